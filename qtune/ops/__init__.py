@@ -1,0 +1,1 @@
+"""The operator registry: one operator, one file (see ``spec.py``)."""
