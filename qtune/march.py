@@ -1,4 +1,4 @@
-"""The marches (chips) that the emulated BPU knows, as data. Source: toolchain_facts sections 1, 7."""
+"""The marches (chips) that the emulated BPU knows, as data (toolchain_facts sections 1, 7)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MarchLimits:
     max_rank: int = 10
 
 
-class March(str, enum.Enum):
+class March(enum.StrEnum):
     """A march; the value is its documented string."""
 
     BERNOULLI2 = "bernoulli2"

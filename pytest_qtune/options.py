@@ -1,0 +1,135 @@
+"""Every option in one table; the flags, the ini keys and the docs come from it.
+
+A marker ``@pytest.mark.qtune(march=...)`` beats the command line, which beats the ini file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting. ``flag``/``ini``: where it can be given. ``legal``: allowed values, if few."""
+
+    name: str
+    help: str
+    default: Any = None
+    legal: tuple[str, ...] = ()
+    kind: str = "text"  # text, path, switch, number, march
+    flag: bool = True
+    ini: bool = True
+
+    @property
+    def flag_name(self) -> str:
+        """``--qtune-<name>``."""
+        return "--qtune-" + self.name.replace("_", "-")
+
+    @property
+    def ini_name(self) -> str:
+        """``qtune_<name>``."""
+        return "qtune_" + self.name
+
+
+OPTIONS = (
+    Option("html", "write one self-contained HTML page about the run to this path", kind="path"),
+    Option("json", "write the data of the HTML page as JSON to this path", kind="path"),
+    Option("cache_clear", "forget all cached artefacts first", False, kind="switch", ini=False),
+    Option("march", "march for qtune_stages that name none", kind="march"),
+    Option("threads", "torch threads per process; auto: cores / workers", "auto", kind="number"),
+    Option(
+        "junit", "where measured numbers go in JUnit XML", "testcase",
+        legal=("testcase", "suite", "none"),
+    ),
+)  # fmt: skip
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare ``--qtune`` and everything in the table."""
+    group = parser.getgroup("qtune", "quantization gates")
+    group.addoption(
+        "--qtune",
+        action="store_true",
+        default=False,
+        help="report on quantization: terminal table, HTML, artefact cache summary",
+    )
+    for option in OPTIONS:
+        if option.flag and option.kind == "switch":
+            group.addoption(option.flag_name, action="store_true", default=None, help=option.help)
+        elif option.flag:
+            group.addoption(option.flag_name, default=None, metavar="VALUE", help=option.help)
+        if option.ini:
+            parser.addini(option.ini_name, option.help, default=None)
+
+
+def get(config: pytest.Config, name: str) -> Any:
+    """The value of an option: command line, else ini, else default; checked."""
+    option = next(o for o in OPTIONS if o.name == name)
+    if option.flag:
+        value = config.getoption(option.flag_name.lstrip("-").replace("-", "_"), None)
+        if value is not None:
+            return check(option, value, f"command line option {option.flag_name}")
+    if option.ini:
+        value = config.getini(option.ini_name)
+        if value not in (None, "", []):
+            return check(option, value, f"ini key {option.ini_name}")
+    return option.default
+
+
+def check(option: Option, value: Any, source: str) -> Any:
+    """Return ``value`` if it is legal, else raise ``UsageError`` naming its source."""
+    if option.legal and value not in option.legal:
+        raise pytest.UsageError(
+            f"{source}: {value!r} is not legal; choose one of: {', '.join(option.legal)}"
+        )
+    if option.kind == "march":
+        return _march(value, source)
+    if option.kind == "number" and value != "auto":
+        if not str(value).isdigit() or int(value) < 1:
+            raise pytest.UsageError(
+                f"{source}: {value!r} is not legal; give auto or a whole number from 1"
+            )
+        return int(value)
+    return value
+
+
+def _march(value: Any, source: str) -> str:
+    from qtune.errors import MarchError  # only now: a run without a march never loads qtune
+    from qtune.march import as_march
+
+    try:
+        return str(as_march(value))
+    except MarchError as error:
+        raise pytest.UsageError(f"{source}: {error}") from None
+
+
+def check_all(config: pytest.Config) -> None:
+    """Fail at start, not in the middle of a run, on a bad value."""
+    for option in OPTIONS:
+        get(config, option.name)
+
+
+def threads(config: pytest.Config) -> int:
+    """Torch threads for this process: the option, or the cores divided by the workers."""
+    value = get(config, "threads")
+    if value != "auto":
+        return int(value)
+    worker = getattr(config, "workerinput", None)
+    workers = int(worker.get("workercount", 1)) if worker else 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // workers)
+
+
+def check_marker(item: pytest.Item, marker: pytest.Mark) -> None:
+    """Fail on arguments that the marker ``qtune`` does not know."""
+    unknown = sorted(set(marker.kwargs) - {"march"})
+    if unknown or marker.args:
+        given = ", ".join([*map(repr, marker.args), *unknown])
+        raise pytest.UsageError(f"{item.nodeid}: marker qtune takes march= only, got {given}")
+    if "march" in marker.kwargs:
+        option = next(o for o in OPTIONS if o.name == "march")
+        check(option, str(marker.kwargs["march"]), f"marker qtune of {item.nodeid}")

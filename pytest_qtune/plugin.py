@@ -1,0 +1,117 @@
+"""Entry point ``qtune`` of pytest: options, markers, fixtures, and results on reports.
+
+Standard library and pytest only; everything heavy is imported by the tests that use it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from pytest_qtune import options
+from pytest_qtune.fixtures import MARKED_MARCH, clear, qtune_stages
+from pytest_qtune.plain import to_plain
+from pytest_qtune.session import QtuneSession
+
+__all__ = ["qtune_stages"]
+
+RESULTS = pytest.StashKey[list[Any]]()
+MARKER = "qtune(march=...): settings of qtune for this test; they beat flags and ini"
+SLOW_MARKER = "qtune_slow: a quantization test that takes long; deselect with -m 'not qtune_slow'"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare every option of the table."""
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the options; set up the report on the process that prints."""
+    config.addinivalue_line("markers", MARKER)
+    config.addinivalue_line("markers", SLOW_MARKER)
+    options.check_all(config)
+    if config.getoption("qtune") and "torch" not in sys.modules:
+        # read by torch's thread pool at its import; it can't be made smaller later
+        os.environ.setdefault("OMP_NUM_THREADS", str(options.threads(config)))
+    if not hasattr(config, "workerinput"):
+        if options.get(config, "cache_clear"):
+            clear(config)
+        config.pluginmanager.register(QtuneSession(config), "qtune-session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse wrong arguments of the marker before anything runs."""
+    for item in items:
+        for marker in item.iter_markers("qtune"):
+            options.check_marker(item, marker)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Set the march of a marked test for its fixtures and its body."""
+    marker = next((m for m in item.iter_markers("qtune") if "march" in m.kwargs), None)
+    if marker is None:
+        return (yield)
+    from qtune.march import march
+
+    chosen = str(marker.kwargs["march"])
+    item.config.stash[MARKED_MARCH] = chosen
+    try:
+        with march(chosen):
+            return (yield)
+    finally:
+        del item.config.stash[MARKED_MARCH]
+
+
+def _collect(item: pytest.Item) -> None:
+    """Keep what the assertions of this phase found; what can't be reported fails the test."""
+    record = sys.modules.get("qtune.testing.record")
+    if record is not None:
+        where = f"result of {item.nodeid}"
+        found = [to_plain(result.to_dict(), where) for result in record.drain()]
+        item.stash.setdefault(RESULTS, []).extend(found)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Collect after the fixtures."""
+    try:
+        return (yield)
+    finally:
+        _collect(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Collect after the test's body."""
+    try:
+        return (yield)
+    finally:
+        _collect(item)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Move what was collected onto the report and its JUnit properties."""
+    report = yield
+    results = item.stash.get(RESULTS, None)
+    if results:
+        report.qtune = list(results)
+        results.clear()
+        if options.get(item.config, "junit") == "testcase":
+            item.user_properties += junit_properties(report.qtune)
+    return report
+
+
+def junit_properties(results: list[dict[str, Any]]) -> list[tuple[str, object]]:
+    """``qtune.<metric>`` pairs; a number keeps several assertions of one test apart."""
+    pairs: list[tuple[str, object]] = []
+    for index, result in enumerate(results):
+        prefix = "qtune." if len(results) == 1 else f"qtune.{index}."
+        pairs.append((prefix + "check", result["check"]))
+        pairs += [(prefix + key, value) for key, value in result["metrics"].items()]
+    return pairs

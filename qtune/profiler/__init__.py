@@ -1,0 +1,1 @@
+"""What are the numbers: metrics and per-operator statistics."""

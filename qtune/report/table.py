@@ -1,0 +1,51 @@
+"""Text tables in the form that the documents print."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+STYLES = {"boxed": "psql", "plain": "simple"}
+
+
+def format_number(value: Any, digits: int = 7) -> str:
+    """A float as the documents print it (7 decimals), "" for ``None``, other values as they are.
+
+    >>> format_number(0.00784044), format_number(None), format_number(3)
+    ('0.0078404', '', '3')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        if math.isfinite(value) and value != 0 and abs(value) < 10**-digits:
+            return f"{value:.{digits}e}"
+        return f"{value:.{digits}f}" if math.isfinite(value) else str(value)
+    return str(value)
+
+
+def text_table(
+    rows: Sequence[Mapping[str, Any] | Sequence[Any]],
+    columns: Sequence[str],
+    *,
+    style: str = "boxed",
+    index: bool = False,
+) -> str:
+    """Render rows (mappings by column, or sequences) as an aligned table.
+
+    ``boxed`` has borders, ``plain`` underlined headers; ``index`` adds a numbered first column.
+    """
+    cells = [
+        [
+            format_number(row[c] if isinstance(row, Mapping) else row[i])
+            for i, c in enumerate(columns)
+        ]
+        for row in rows
+    ]
+    headers = list(columns)
+    if index:
+        headers = ["", *headers]
+        cells = [[str(i), *row] for i, row in enumerate(cells)]
+    return tabulate(cells, headers, tablefmt=STYLES[style], disable_numparse=True)

@@ -1,0 +1,1 @@
+"""Assertions on quantized models; usable without pytest, re-exported by ``pytest_qtune``."""

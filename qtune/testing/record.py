@@ -1,0 +1,28 @@
+"""Where assertions leave their results for whoever runs the tests (the pytest plugin).
+
+A registry, light enough to import without torch: the plugin looks for this module in
+``sys.modules`` after each test and drains it.
+"""
+
+from __future__ import annotations
+
+from qtune.testing.result import AssertionResult
+
+_results: list[AssertionResult] = []
+
+
+def conclude(result: AssertionResult) -> AssertionResult:
+    """Record ``result``; raise ``AssertionError`` carrying it as ``.qtune_result`` if it is bad."""
+    _results.append(result)
+    if result.ok:
+        return result
+    error = AssertionError(result.message())
+    error.qtune_result = result  # type: ignore[attr-defined]
+    raise error
+
+
+def drain() -> list[AssertionResult]:
+    """Return what was recorded since the last call, and forget it."""
+    found = list(_results)
+    _results.clear()
+    return found

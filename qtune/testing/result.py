@@ -1,0 +1,127 @@
+"""What an assertion found, as a value; the message, JUnit and HTML are views of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEADLINE_COLUMNS = 80
+WORST_LAYERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LayerResult:
+    """One operator under a check, in order of execution.
+
+    ``value``: what was measured; ``badness``: larger is worse. ``differing`` and ``saturated``:
+    shares (0 to 1) of the codes. ``scale`` is ``None`` for float results.
+    """
+
+    name: str
+    value: float | None
+    ok: bool
+    badness: float
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    scale: float | None = None
+    differing: float | None = None
+    saturated: float | None = None
+
+    def line(self) -> str:
+        """One line for a failure message."""
+        parts = [f"{self.name}: {_number(self.value)}", self.dtype, f"shape {tuple(self.shape)}"]
+        if self.scale is not None:
+            parts.append(f"scale {self.scale:.7g}")
+        if self.differing is not None:
+            parts.append(f"{self.differing:.2%} of the codes differ")
+        if self.saturated:
+            parts.append(f"{self.saturated:.2%} saturated")
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class AssertionResult:
+    """The outcome of one assertion.
+
+    ``where`` is the layer or output that decided, ``got`` and ``limit`` what was found there and
+    what was allowed. ``metrics`` holds every scalar measured. ``table`` is free text below the
+    layers; ``advice`` says what to do.
+    """
+
+    check: str
+    model: str
+    ok: bool
+    where: str
+    got: str
+    limit: str
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    layers: Sequence[LayerResult] = ()
+    measured: str = ""
+    table: str = ""
+    advice: str = ""
+    artefact: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def headline(self) -> str:
+        """The first line: where, got, limit; at most 80 columns."""
+        tail = f": got {self.got}, limit {self.limit}"
+        head = f"{self.check}: {self.where}" if self.where else self.check
+        room = HEADLINE_COLUMNS - len(tail)
+        if len(head) > room:
+            head = head[: max(room - 3, 0)] + "..."
+        return (head + tail)[:HEADLINE_COLUMNS]
+
+    def message(self) -> str:
+        """The whole text of a failure."""
+        lines = [self.headline, f"model: {self.model}"]
+        bad = [layer for layer in self.layers if not layer.ok]
+        if bad:
+            worst = sorted(bad, key=lambda layer: -layer.badness)[:WORST_LAYERS]
+            lines.append(f"worst of {len(bad)} bad layers ({self.measured}):")
+            lines += [f"  {layer.line()}" for layer in worst]
+            lines.append(f"first bad layer in order of execution: {bad[0].line()}")
+        lines += [text for text in (self.table, self.advice) if text]
+        if self.artefact:
+            lines.append(f"artefact: {self.artefact}")
+        command = rerun_command()
+        if command:
+            lines.append(f"run again: {command}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain containers (the values may still be NumPy or torch scalars)."""
+        data = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "layers"
+        }
+        data["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
+        data["headline"] = self.headline
+        return data
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per layer."""
+        import pandas as pd
+
+        return pd.DataFrame([dataclasses.asdict(layer) for layer in self.layers])
+
+
+def rerun_command() -> str | None:
+    """The command that runs the current test again, when pytest runs one."""
+    current = os.environ.get("PYTEST_CURRENT_TEST")
+    if not current:
+        return None
+    node_id = current.rsplit(" (", 1)[0].split("@", 1)[0]  # xdist's loadgroup appends @group
+    return f"pytest --qtune '{node_id}'"
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.6g}"

@@ -1,0 +1,44 @@
+"""A project in a temporary folder whose tests make assertions with known results."""
+
+from __future__ import annotations
+
+import pytest
+
+CHECKS = """
+import pytest
+from qtune.testing.record import conclude
+from qtune.testing.result import AssertionResult, LayerResult
+
+
+def check(ok, got="0.5", model="net", name="consistency", **metrics):
+    layers = [
+        LayerResult("stem", 0.1, True, 0.1, (1, 8), "qint8", 0.01, 0.0, 0.0),
+        LayerResult("head", 0.5, ok, 0.5, (1, 8), "qint8", 0.02, 0.25, 0.5),
+    ]
+    conclude(
+        AssertionResult(
+            name, model, ok, "head", got, "<= 0.3", metrics or {"atol": 0.5}, {"atol": 0.3},
+            layers, "ATOL", advice="Raise head to qint16.",
+        )
+    )
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(checks=CHECKS)
+    pytester.makepyfile(
+        test_net="""
+        from checks import check
+
+        def test_good():
+            check(True, got="0.2")
+
+        def test_bad():
+            check(False)
+
+        def test_without_qtune():
+            pass
+        """
+    )
+    return pytester

@@ -1,0 +1,51 @@
+"""The terminal: a table per model with --qtune, one line under -q, nothing when unused."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_table_lists_failures_first(project: pytest.Pytester) -> None:
+    result = project.runpytest("--qtune")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "net:",
+            "*check*where*got*limit*test",
+            "*FAIL*consistency*head*0.5*<= 0.3*test_bad",
+            "*ok*consistency*head*0.2*<= 0.3*test_good",
+            "qtune: 2 checks on 1 model(s), 1 failed",
+        ]
+    )
+
+
+def test_quiet_run_prints_one_line(project: pytest.Pytester) -> None:
+    result = project.runpytest("--qtune", "-q")
+    result.stdout.fnmatch_lines(["qtune: 2 checks on 1 model(s), 1 failed"])
+    result.stdout.no_fnmatch_line("net:")
+
+
+def test_without_the_flag_tests_assert_and_nothing_is_reported(project: pytest.Pytester) -> None:
+    result = project.runpytest()
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.no_fnmatch_line("*qtune: 2 checks*")
+
+
+def test_no_table_when_no_test_used_qtune(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+    result = pytester.runpytest("--qtune")
+    result.stdout.no_fnmatch_line("*checks on*")
+
+
+def test_failure_message_says_what_to_do(project: pytest.Pytester) -> None:
+    result = project.runpytest()
+    result.stdout.fnmatch_lines(
+        [
+            "E*AssertionError: consistency: head: got 0.5, limit <= 0.3",
+            "E*worst of 1 bad layers (ATOL):",
+            "E*head: 0.5, qint8, shape (1, 8), scale 0.02, 25.00% of the codes differ, 50.00% s*",
+            "E*first bad layer in order of execution: head*",
+            "E*Raise head to qint16.",
+            "E*run again: pytest --qtune 'test_net.py::test_bad'",
+        ]
+    )
