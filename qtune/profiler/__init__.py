@@ -1,1 +1,35 @@
-"""What are the numbers: metrics and per-operator statistics."""
+"""What are the numbers: metrics, and the results that analysis writes to disk.
+
+Importing this package lets ``torch.load`` read these results with its safe default.
+``QuantAnalysis`` is served from here as in the toolchain.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qtune.profiler.bad_case_report import BadCaseReport
+from qtune.profiler.metric import Metric, MetricInfo
+from qtune.profiler.op_info import OpInfo
+from qtune.profiler.sensitivity_table import SensitivityTable
+
+__all__ = [
+    "BadCaseReport",
+    "Metric",
+    "MetricInfo",
+    "OpInfo",
+    "QuantAnalysis",  # noqa: F822 - served by __getattr__
+    "SensitivityTable",
+]
+
+torch.serialization.add_safe_globals([BadCaseReport, OpInfo, SensitivityTable])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "QuantAnalysis":  # lazily: analysis lies above this package
+        from qtune.analysis.quant_analysis import QuantAnalysis
+
+        return QuantAnalysis
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,30 @@
-"""Assertions on quantized models; usable without pytest, re-exported by ``pytest_qtune``."""
+"""Assertions on quantized models; usable without pytest, re-exported by ``pytest_qtune``.
+
+Imported names load torch on first use only, so that the plugin may look at this package's results
+without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "assert_bit_exact": "bit_exact",
+    "output_hash": "bit_exact",
+    "assert_consistency": "consistency",
+    "assert_no_shared_ops": "structure",
+    "assert_no_unfused": "structure",
+    "assert_sensitivity_below": "sensitivity",
+    "Stages": "stages",
+    "DirectoryStore": "store",
+    "AssertionResult": "result",
+    "LayerResult": "result",
+}
+__all__ = list(_HOMES)  # noqa: PLE0605 - derived from the table above
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -6,6 +6,8 @@ A registry, light enough to import without torch: the plugin looks for this modu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qtune.testing.result import AssertionResult
 
 _results: list[AssertionResult] = []
@@ -13,12 +15,18 @@ _results: list[AssertionResult] = []
 
 def conclude(result: AssertionResult) -> AssertionResult:
     """Record ``result``; raise ``AssertionError`` carrying it as ``.qtune_result`` if it is bad."""
-    _results.append(result)
-    if result.ok:
-        return result
-    error = AssertionError(result.message())
-    error.qtune_result = result  # type: ignore[attr-defined]
-    raise error
+    return conclude_all([result])
+
+
+def conclude_all(results: Sequence[AssertionResult]) -> AssertionResult:
+    """Record all of them; raise for the first bad one, else return the first."""
+    _results.extend(results)
+    for result in results:
+        if not result.ok:
+            error = AssertionError(result.message())
+            error.qtune_result = result  # type: ignore[attr-defined]
+            raise error
+    return results[0]
 
 
 def drain() -> list[AssertionResult]:

@@ -1,0 +1,1 @@
+"""Where the error comes from: bad cases, comparison per layer, sensitivity, tuning."""

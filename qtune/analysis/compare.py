@@ -1,0 +1,133 @@
+"""Compare two runs operator by operator: the rows of ``compare_per_layer_out_0``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qtune.analysis.advice import advise
+from qtune.analysis.observe import Observation, OpRecord
+from qtune.analysis.own_error import OwnError
+from qtune.profiler.metric import MetricInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEAD = ("mod_name", "base_op_type", "analy_op_type", "shape", "dtype", "qscale")
+TAIL = (
+    "max_qscale_diff",
+    "base_model_min",
+    "analy_model_min",
+    "base_model_max",
+    "analy_model_max",
+    "base_model_mean",
+    "analy_model_mean",
+    "same_in_qatbc_qdiff",
+    "same_in_intbc_qdiff",
+    "advice",
+)
+METRIC_ORDER = ("COSINE", "L1", "ATOL")
+GENERATED = "_generated_"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerComparison:
+    """All operators that both runs have, in order of execution."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Mapping[str, Any], ...]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain containers."""
+        return {"columns": list(self.columns), "rows": [dict(row) for row in self.rows]}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per operator; the operators' names are the index."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=list(self.columns), index=list(self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the caller knows beside the two runs.
+
+    ``float_types``: operator -> type in the float model. ``fixed``: operators with a fixed scale.
+    ``outputs``: operators whose result leaves the model quantized. ``qat_bc``/``int_bc``: own
+    errors in the two HBIR stages.
+    """
+
+    float_types: Mapping[str, str]
+    analysed_types: Mapping[str, str]
+    fixed: frozenset[str] = frozenset()
+    outputs: frozenset[str] = frozenset()
+    qat_bc: Mapping[str, OwnError] | None = None
+    int_bc: Mapping[str, OwnError] | None = None
+
+
+def compare(
+    baseline: Observation, analysed: Observation, metrics: Sequence[MetricInfo], facts: Facts
+) -> LayerComparison:
+    """Join the two runs on operator names."""
+    per_tensor = [m for m in metrics if m.scope == "pertensor"]
+    order = {name: i for i, name in enumerate(METRIC_ORDER)}
+    ordered = sorted(per_tensor, key=lambda m: order.get(m.name, len(order)))
+    rows, names = [], []
+    for name, record in analysed.records.items():
+        base = baseline.records.get(name)
+        if base is None or base.value.shape != record.value.shape:
+            continue
+        rows.append(_row(base, record, ordered, facts))
+        names.append(name)
+    columns = (*HEAD, *(m.name for m in ordered), *TAIL)
+    return LayerComparison(columns, tuple(rows), tuple(names))
+
+
+def _row(
+    base: OpRecord, record: OpRecord, metrics: Sequence[MetricInfo], facts: Facts
+) -> dict[str, Any]:
+    name = record.name
+    row: dict[str, Any] = {
+        "mod_name": "" if name.startswith(GENERATED) else name,
+        "base_op_type": facts.float_types.get(name, ""),
+        "analy_op_type": facts.analysed_types.get(name, record.op_type),
+        "shape": f"torch.Size({list(record.value.shape)})",
+        "dtype": record.dtype,
+        "qscale": record.scale,
+    }
+    row |= {m.name: m(base.value, record.value) for m in metrics}
+    row["max_qscale_diff"] = _steps(base.value, record)
+    for what in ("min", "max", "mean"):
+        row[f"base_model_{what}"] = _statistic(base.value, what)
+        row[f"analy_model_{what}"] = _statistic(record.value, what)
+    row["same_in_qatbc_qdiff"] = _own(facts.qat_bc, name)
+    row["same_in_intbc_qdiff"] = _own(facts.int_bc, name)
+    is_output = name in facts.outputs
+    row["advice"] = advise(record, base, fixed_scale=name in facts.fixed, is_output=is_output)
+    return row
+
+
+def _steps(base: Tensor, record: OpRecord) -> float | None:
+    if record.scale is None or record.value.numel() == 0:
+        return None
+    return float((base.double() - record.value.double()).abs().max() / record.scale)
+
+
+def _statistic(value: Tensor, what: str) -> float | None:
+    if value.numel() == 0:
+        return None
+    function = {"min": torch.min, "max": torch.max, "mean": torch.mean}[what]
+    return float(function(value.double()))
+
+
+def _own(errors: Mapping[str, OwnError] | None, name: str) -> float | None:
+    error = errors.get(name) if errors is not None else None
+    return None if error is None else error.steps

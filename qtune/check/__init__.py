@@ -1,0 +1,1 @@
+"""Structure checks: shared operators, patterns left unfused, dtypes and scales as configured."""

@@ -1,0 +1,269 @@
+"""``check_qat_model``: the five sections of ``model_check_result.txt`` (tuning tool document)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import fx, nn
+
+from qtune.capture.inputs import as_inputs
+from qtune.errors import ArgumentError
+from qtune.nn.float_mode import all_float
+from qtune.nn.prepared import PreparedModel, UnfusedOps
+from qtune.nn.propagate import operand_quantizer, value_quantizers
+from qtune.nn.qat.op import QATOp, iter_ops
+from qtune.ops.spec import FuseRole
+from qtune.qconfig.explain import explain
+from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.report.files import write_text
+from qtune.report.table import text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FLOAT32 = "torch.float32"
+OUTPUT_COLUMNS = ("Module Name", "Module Type", "Input dtype", "out dtype", "ch_axis", "observer")
+WEIGHT_COLUMNS = ("Module Name", "Module Type", "weight dtype", "ch_axis", "observer")
+MESSAGE_COLUMNS = ("Module Name", "Module Type", "Msg")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConfig:
+    """How one operator's result is quantized."""
+
+    name: str
+    type: str
+    input_dtypes: tuple[str, ...]
+    out_dtype: str
+    ch_axis: str
+    observer: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightConfig:
+    """How one operator's weight is quantized."""
+
+    name: str
+    type: str
+    dtype: str
+    ch_axis: int
+    observer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something to look at."""
+
+    name: str
+    type: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What ``check_qat_model`` found; true if nothing is shared, unused or left unfused.
+
+    ``call_counts``: runs of every operator in one forward. ``types``: operator -> printed type.
+    ``unobserved``: fake-quantizes that never saw data. ``explanation``: how every dtype was
+    decided.
+    """
+
+    unfused: tuple[UnfusedOps, ...]
+    call_counts: Mapping[str, int]
+    types: Mapping[str, str]
+    outputs: tuple[OutputConfig, ...]
+    weights: tuple[WeightConfig, ...]
+    messages: tuple[Message, ...]
+    float_ops: tuple[tuple[str, str, str], ...] = ()
+    unobserved: tuple[str, ...] = ()
+    explanation: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.unfused and all(count == 1 for count in self.call_counts.values())
+
+    @property
+    def shared(self) -> dict[str, int]:
+        """Operators that run more than once."""
+        return {name: count for name, count in self.call_counts.items() if count > 1}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain containers."""
+        return asdict(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The output configuration as a data frame."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(row) for row in self.outputs])
+
+    def __str__(self) -> str:
+        return "\n\n".join(self._sections()) + "\n"
+
+    def _sections(self) -> Iterator[str]:
+        yield from self._unfused_text()
+        yield self._calls_text()
+        rows = [
+            (o.name, o.type, ", ".join(o.input_dtypes), o.out_dtype, o.ch_axis, o.observer)
+            for o in self.outputs
+        ]
+        yield "Each layer out qconfig:\n" + text_table(rows, OUTPUT_COLUMNS)
+        weights = [(w.name, w.type, w.dtype, w.ch_axis, w.observer) for w in self.weights]
+        if weights:
+            yield "Weight qconfig:\n" + text_table(weights, WEIGHT_COLUMNS)
+        if self.messages:
+            messages = [(m.name, m.type, m.text) for m in self.messages]
+            head = "Please check if these OPs qconfigs are expected..\n"
+            yield head + text_table(messages, MESSAGE_COLUMNS)
+        if self.float_ops:
+            table = text_table(self.float_ops, ("name", "op", "reason"))
+            yield f"These operators stay float:\n{table}"
+        if self.unobserved:
+            yield "Never calibrated: " + ", ".join(self.unobserved)
+        if self.explanation:
+            yield self.explanation
+
+    def _unfused_text(self) -> Iterator[str]:
+        for item in self.unfused:
+            rows = [(name, self.types.get(name, "")) for name in item.names]
+            table = text_table(rows, ("name", "type"), style="plain")
+            yield f"Fusable modules are listed below:\n{table}\n{item.reason}"
+
+    def _calls_text(self) -> str:
+        odd = {name: count for name, count in self.call_counts.items() if count != 1}
+        if not odd:
+            return "All modules in the model run exactly once."
+        rows = [
+            (name, count, "not called" if count == 0 else f"shared, called {count} times")
+            for name, count in odd.items()
+        ]
+        head = "Modules that do not run exactly once:\n"
+        return head + text_table(rows, ("name", "called times", "Msg"), style="plain")
+
+
+def check_qat_model(
+    model: nn.Module,
+    example_inputs: Any,
+    save_results: bool = False,
+    out_dir: str | os.PathLike[str] | None = None,
+) -> CheckReport:
+    """Check a calibration or QAT model for what harms quantization.
+
+    ``example_inputs``: as for ``prepare``; the model runs once on them, in float, and is left as it
+    was. ``save_results`` writes ``model_check_result.txt`` into ``out_dir`` (default
+    ``.model_check_results``). Raises ``ArgumentError`` for a model that ``prepare`` did not make.
+    """
+    if not isinstance(model, PreparedModel):
+        raise ArgumentError(
+            "check_qat_model: expected a model made by prepare but got "
+            f"{type(model).__module__}.{type(model).__qualname__}"
+        )
+    report = _report(model, _call_counts(model, example_inputs))
+    if save_results:
+        folder = Path(out_dir) if out_dir is not None else Path(".model_check_results")
+        write_text(folder / "model_check_result.txt", str(report))
+    return report
+
+
+def _call_counts(model: PreparedModel, example_inputs: Any) -> dict[str, int]:
+    inputs = as_inputs(example_inputs)
+    counts = {op.name: 0 for op in model.modules() if isinstance(op, QATOp)}
+
+    def count(op: Any, args: Any, result: Any) -> None:
+        counts[op.name] += 1
+
+    handles = [op.register_forward_hook(count) for op in iter_ops(model)]
+    try:
+        with all_float(model):
+            model(*inputs.args, **inputs.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return counts
+
+
+def _report(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
+    ops = {op.name: op for op in iter_ops(model)}
+    outputs = tuple(_outputs(model))
+    configs = {row.name: row for row in outputs}
+    quantizers = [(n, m) for n, m in model.named_modules() if isinstance(m, FakeQuantize)]
+    return CheckReport(
+        unfused=model.unfused,
+        call_counts=counts,
+        types={name: _type(op) for name, op in ops.items()},
+        outputs=outputs,
+        weights=tuple(_weights(ops)),
+        messages=tuple(_messages(model, ops, configs)),
+        float_ops=tuple((op.name, op.op, op.reason) for op in model.float_ops),
+        unobserved=tuple(m.name or name for name, m in quantizers if not bool(m.observed)),
+        explanation=explain(model.resolution) if model.resolution is not None else "",
+    )
+
+
+def _type(op: QATOp) -> str:
+    return str(type(op))
+
+
+def _outputs(model: PreparedModel) -> Iterator[OutputConfig]:
+    known = value_quantizers(model)
+    seen: set[str] = set()
+    for node, op in model.operators():
+        if op.name in seen:
+            continue
+        seen.add(op.name)
+        quantizer, own = known[node], op.activation_post_process
+        yield OutputConfig(
+            op.name,
+            _type(op),
+            tuple(_input_dtypes(op, node, known)),
+            FLOAT32 if quantizer is None else str(quantizer.dtype),
+            "qconfig = None" if own is None else str(own.ch_axis),
+            "" if own is None else type(own.activation_post_process).__name__,
+        )
+
+
+def _input_dtypes(
+    op: QATOp, node: fx.Node, known: Mapping[fx.Node, FakeQuantize | None]
+) -> Iterator[str]:
+    weight = op.spec.weight_role
+    for index, role in enumerate(op.roles(len(node.args))):
+        if role in (weight, "bias") or not isinstance(node.args[index], fx.Node):
+            continue
+        quantizer = operand_quantizer(op, node, index, known)
+        yield FLOAT32 if quantizer is None else str(quantizer.dtype)
+
+
+def _weights(ops: Mapping[str, QATOp]) -> Iterator[WeightConfig]:
+    for op in ops.values():
+        quantizer = op.weight_fake_quant
+        if quantizer is not None:
+            observer = type(quantizer.activation_post_process).__name__
+            yield WeightConfig(
+                op.name, _type(op), str(quantizer.dtype), quantizer.ch_axis, observer
+            )
+
+
+def _messages(
+    model: PreparedModel, ops: Mapping[str, QATOp], configs: Mapping[str, OutputConfig]
+) -> Iterator[Message]:
+    groups = {op.name: str(node.meta.get("group") or op.name) for node, op in model.operators()}
+    for name, op in ops.items():
+        texts = list(_texts(op, configs[name], groups[name]))
+        yield from (Message(name, _type(op), text) for text in texts)
+
+
+def _texts(op: QATOp, config: OutputConfig, group: str) -> Iterator[str]:
+    own = op.activation_post_process
+    if own is not None and own.activation_post_process.is_fixed:
+        yield f"Fixed scale {own.scale.tolist()}"
+    if op.weight_fake_quant is not None and str(op.weight_fake_quant.dtype) != "qint8":
+        yield f"{op.weight_fake_quant.dtype} weight!!!"
+    inputs = {dtype for dtype in config.input_dtypes if dtype != FLOAT32}
+    if own is not None and inputs and inputs != {config.out_dtype}:
+        listed = ", ".join(sorted(inputs))
+        yield f"input dtype [{listed}] is not same with out dtype {config.out_dtype}"
+    if own is None and group == op.name and op.spec.fuse is FuseRole.GEMM and inputs:
+        yield "activation is None. Maybe output layer?"

@@ -1,0 +1,1 @@
+"""Facade for the toolchain's import path."""
