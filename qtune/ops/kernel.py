@@ -28,6 +28,14 @@ Value = Any
 """A value of the graph under construction (``onnx_ir.Value``); opaque to operators."""
 
 
+class ExampleSize(int):
+    """A size that the model computes from its inputs (``x.shape[0]``), as the example gave it.
+
+    Among the attrs of a :class:`LowerCall` it marks a number that other inputs change, so that a
+    lowering can keep that dimension open; everywhere else it is a plain ``int``.
+    """
+
+
 class Builder(Protocol):
     """Emits HBIR nodes. Node names and origins are the builder's business."""
 
@@ -52,7 +60,9 @@ class LowerCall:
     """What ``OpSpec.lower`` gets: one operator of the pre-export model, attrs resolved to numbers.
 
     ``operands`` are float values by role (weights already fake-quantized), ``None`` if absent;
-    a Python scalar operand stays a Python scalar. Shapes are the example's.
+    a Python scalar operand stays a Python scalar. Shapes are the example's. ``input_dtypes`` are
+    torch's names (``"float32"``, ``"int64"``, ``"bool"``) by role, ``None`` for a scalar; left
+    empty, every tensor is float32.
     """
 
     name: str
@@ -60,6 +70,7 @@ class LowerCall:
     attrs: Attrs
     input_shapes: tuple[tuple[int, ...] | None, ...]
     output_shape: tuple[int, ...]
+    input_dtypes: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +169,17 @@ class ConvertContext(Builder, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FloatNode:
-    """A float node met by ``convert``: attributes and the operands' conversion results."""
+    """A float node met by ``convert``: attributes and the operands' conversion results.
+
+    The shapes are those of the float node's inputs and first output.
+    """
 
     op_type: str
     attrs: Attrs
     operands: tuple[Operand | None, ...]
     name: str
+    input_shapes: tuple[tuple[int, ...] | None, ...] = ()
+    output_shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

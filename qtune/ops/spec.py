@@ -13,9 +13,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from qtune.arith.table import RealFunction
+from qtune.dtype import QuantDType
 from qtune.ops.kernel import HbirKernel
+
+TableFactory = Callable[[Mapping[str, Any]], RealFunction]
+"""``table(attrs)``: the function of a ``TABLE`` operator with these attrs."""
 
 
 class Rule(enum.Enum):
@@ -112,10 +117,43 @@ ANY_MARCH = (MarchRule(("bernoulli",), ("qint8",), ("qint8",)), MarchRule(("baye
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One random call for fuzzing: shapes of the operands by role, and attrs."""
+    """One random call for fuzzing: shapes of the operands by role, and attrs.
+
+    ``None`` as a shape is an absent operand, or the Python number that ``numbers`` holds for it.
+    """
 
     shapes: tuple[tuple[int, ...] | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[int, float] = field(default_factory=dict)
+
+
+class DecomposeBuilder(Protocol):
+    """Emits the operators that replace a ``DECOMPOSED`` one. Nodes are opaque to the operator."""
+
+    def call(
+        self,
+        op_name: str,
+        tensors: Sequence[Any],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        part: str,
+        forced_dtype: QuantDType | None = None,
+    ) -> Any:
+        """Append one call of the registry's operator ``op_name`` and return its node.
+
+        ``tensors`` and ``attrs`` are canonical (see :class:`Bound`). The operator is named
+        ``<name>.<part>``. ``forced_dtype`` is the dtype of its result (qint16 inside a softmax);
+        ``None`` takes the dtype configured for the operator that is replaced.
+        """
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether ``value`` is the node of a tensor (not a Python number, not a size)."""
+
+    def shape(self, tensor: Any) -> tuple[int, ...]:
+        """The example's shape of a node."""
+
+    def dtype(self, tensor: Any) -> Any:
+        """The example's ``torch.dtype`` of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +162,15 @@ class OpSpec:
 
     ``float_kernel(*tensors, **attrs)`` is torch's own function (bit-equal to the float model).
     ``lower(builder, call)`` emits standard ONNX (or ``qtune``) float nodes and returns the result
-    value(s). ``decompose(builder, call)`` replaces the call by other registry operators.
+    value(s). ``decompose(builder, bound)`` (a :class:`DecomposeBuilder` and a :class:`Bound` whose
+    operands are nodes or numbers) replaces the call by other registry operators and returns the
+    node of the result, or a tuple of nodes.
+    ``table(attrs)`` gives the function of a ``TABLE`` operator, float64 array to float64 array:
+    what the look-up table holds and what VALIDATION evaluates (numerics.md section 3).
     ``weight_role``/``weight_axis(attrs)``: the operand quantized per channel, and its axis.
+    ``weight_groups(attrs)``: where given and above 1, that axis holds the channels of one group
+    only (grouped transposed convolution); ``qtune.ops.gemm.channels`` has the view in which every
+    real output channel lies on the axis.
     ``flops(attrs, input_shapes, output_shape)``: one per multiply-add.
     """
 
@@ -136,10 +181,12 @@ class OpSpec:
     targets: tuple[Target, ...]
     float_kernel: Callable[..., Any] | None
     lower: Callable[..., Any] | None = None
-    decompose: Callable[..., Any] | None = None
+    decompose: Callable[[DecomposeBuilder, Bound], Any] | None = None
+    table: TableFactory | None = None
     kernels: tuple[HbirKernel, ...] = ()
     weight_role: str | None = None
     weight_axis: Callable[[Mapping[str, Any]], int] | None = None
+    weight_groups: Callable[[Mapping[str, Any]], int] | None = None
     fuse: FuseRole | None = None
     march: tuple[MarchRule, ...] = ANY_MARCH
     flops: Callable[..., int] | None = None

@@ -1,0 +1,225 @@
+"""Prepared integer GEMMs: conv2d, transposed conv2d, linear (numerics.md sections 2 and 7).
+
+A kernel holds its weights packed and maps held codes to held codes:
+``clamp(rescale(sum(x * w) + bias [+ rescale(addend)], m, n), lo, hi)``, or the int32 accumulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtune.arith.rounding import Int64Array
+from qtune.arith_fast.blocks import spans
+from qtune.arith_fast.epilogue import Addend, Epilogue
+from qtune.arith_fast.held import held_dtype, offset
+from qtune.arith_fast.sums import ConvSums, LinearSums
+from qtune.arith_fast.terms import bounds
+from qtune.dtype import QuantDType, qint8, qint16, quant_dtype
+from qtune.errors import ArgumentError
+
+CHUNK = 1 << 18
+"""Sums per thread that are kept at a time: they, and their codes, then stay in the cache."""
+
+
+class GemmKernel:
+    """``kernel(held x[, held addend]) -> held output``.
+
+    ``saturated`` counts, over all calls, sums that the int32 accumulator could not hold.
+    """
+
+    def __init__(self, epilogue: Epilogue, run: Callable[..., torch.Tensor]) -> None:
+        self.epilogue, self._run = epilogue, run
+
+    def __call__(self, x: torch.Tensor, addend: torch.Tensor | None = None) -> torch.Tensor:
+        """Run on held codes."""
+        return self._run(x, addend)
+
+    @property
+    def saturated(self) -> int:
+        """Sums clamped to int32 so far."""
+        return self.epilogue.saturated
+
+
+def conv2d_kernel(
+    w_codes: Int64Array,
+    bias_q: Any,
+    m: Any,
+    n: Any,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0, 0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    in_dtype: QuantDType | str = qint8,
+    w_dtype: QuantDType | str = qint8,
+    out_dtype: QuantDType | str = qint8,
+    lo: int | None = None,
+    hi: int | None = None,
+    code_range: tuple[int, int] | None = None,
+    addend: Addend | None = None,
+) -> GemmKernel:
+    """Return the kernel of a 2-d convolution on held maps [N, I, H, W].
+
+    ``w_codes`` int64 [O, I/groups, kh, kw]; ``bias_q``, ``m``, ``n``: integers or [O] (bias may be
+    ``None``). ``padding`` (top, left, bottom, right), real zeros. ``out_dtype`` ``"int32"`` gives
+    the accumulator; m and n are ignored then. ``code_range``: known (lo, hi) of the input's codes.
+    ``addend``: ``(m_a, n_a, dtype)`` of a fused operand of the output's shape.
+    """
+    source, out = as_dtype(in_dtype), as_dtype(out_dtype)
+    w = np.asarray(w_codes, dtype=np.int64)
+    sums = ConvSums(w, source, code_range, stride, padding, dilation, groups)
+    epilogue = _epilogue(w, source, w_dtype, code_range, bias_q, m, n, out, lo, hi, addend)
+
+    def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        height, width = sums.output_size(x.shape[2], x.shape[3])
+        rows = torch.empty((x.shape[0], height, width, sums.channels), dtype=held_dtype(out))
+        extra = None if operand is None else operand.permute(0, 2, 3, 1).expand(rows.shape)
+        images = _images(height * width * sums.channels)
+        if x.shape[0] <= images:
+            part = None if extra is None else extra.reshape(-1, sums.channels)
+            epilogue(sums(x), rows.view(-1, sums.channels), part)
+            return rows.permute(0, 3, 1, 2)
+        for start, stop in spans(x.shape[0], images):
+            part = None if extra is None else extra[start:stop].reshape(-1, sums.channels)
+            target = rows[start:stop].view(-1, sums.channels)
+            epilogue(sums(x[start:stop]), target, part)
+        return rows.permute(0, 3, 1, 2)
+
+    return GemmKernel(epilogue, run)
+
+
+def conv_transpose2d_kernel(
+    w_codes: Int64Array,
+    bias_q: Any,
+    m: Any,
+    n: Any,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0, 0, 0),
+    output_padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    in_dtype: QuantDType | str = qint8,
+    w_dtype: QuantDType | str = qint8,
+    out_dtype: QuantDType | str = qint8,
+    lo: int | None = None,
+    hi: int | None = None,
+    code_range: tuple[int, int] | None = None,
+    addend: Addend | None = None,
+) -> GemmKernel:
+    """Return the kernel of a transposed 2-d convolution; ``w_codes`` [I, O/groups, kh, kw].
+
+    A convolution with flipped weights over the map with ``stride - 1`` zeros between its elements.
+    ``padding`` (top, left, bottom, right) cuts the full result, ``output_padding`` (bottom, right)
+    extends it. The rest as in :func:`conv2d_kernel`.
+    """
+    source = as_dtype(in_dtype)
+    w = flipped(np.asarray(w_codes, dtype=np.int64), groups)
+    reach = [dilation[i] * (w.shape[2 + i] - 1) for i in range(2)]
+    grown = [reach[i % 2] - padding[i] for i in range(4)]
+    grown[2] += output_padding[0]
+    grown[3] += output_padding[1]
+    inner = conv2d_kernel(
+        w, bias_q, m, n, (1, 1), grown, dilation, groups, source, w_dtype, out_dtype, lo, hi,
+        code_range, addend,
+    )  # fmt: skip
+
+    def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
+        return inner(spread(x, stride, offset(source)), operand)
+
+    return GemmKernel(inner.epilogue, run)
+
+
+def linear_kernel(
+    w_codes: Int64Array,
+    bias_q: Any,
+    m: Any,
+    n: Any,
+    in_dtype: QuantDType | str = qint8,
+    w_dtype: QuantDType | str = qint8,
+    out_dtype: QuantDType | str = qint8,
+    lo: int | None = None,
+    hi: int | None = None,
+    code_range: tuple[int, int] | None = None,
+    addend: Addend | None = None,
+) -> GemmKernel:
+    """Return the kernel of ``x @ w.T`` on the last dimension; ``w_codes`` [O, I], x of any rank."""
+    source, out = as_dtype(in_dtype), as_dtype(out_dtype)
+    w = np.asarray(w_codes, dtype=np.int64)
+    sums = LinearSums(w, source, code_range)
+    epilogue = _epilogue(w, source, w_dtype, code_range, bias_q, m, n, out, lo, hi, addend)
+
+    def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
+        shape = (*x.shape[:-1], sums.channels)
+        flat = x.reshape(-1, x.shape[-1])
+        result = torch.empty((flat.shape[0], sums.channels), dtype=held_dtype(out))
+        extra = None if operand is None else operand.expand(shape).reshape(-1, sums.channels)
+        for start, stop in spans(flat.shape[0], _images(sums.channels)):
+            part = None if extra is None else extra[start:stop]
+            epilogue(sums(flat[start:stop]), result[start:stop], part)
+        return result.view(shape)
+
+    return GemmKernel(epilogue, run)
+
+
+def as_dtype(value: QuantDType | str) -> QuantDType:
+    """Return the dtype for itself, ``"qint8"`` or HBIR's ``"int8"``."""
+    if isinstance(value, str) and value.startswith("int"):
+        return quant_dtype("q" + value)
+    return quant_dtype(value)
+
+
+def flipped(w: Int64Array, groups: int) -> Int64Array:
+    """Return weights [I, O/g, kh, kw] as those of the equal convolution [O, I/g, kh, kw]."""
+    inputs, outputs, height, width = w.shape
+    split = w.reshape(groups, inputs // groups, outputs, height, width)[..., ::-1, ::-1]
+    return split.swapaxes(1, 2).reshape(groups * outputs, inputs // groups, height, width).copy()
+
+
+def spread(x: torch.Tensor, stride: Sequence[int], zero: int) -> torch.Tensor:
+    """Return a held map with ``stride - 1`` zeros between its rows and columns, channels_last."""
+    if tuple(stride) == (1, 1):
+        return x
+    batch, channels, height, width = x.shape
+    size = ((height - 1) * stride[0] + 1, (width - 1) * stride[1] + 1)
+    wide = torch.full((batch, *size, channels), zero, dtype=x.dtype)
+    wide[:, :: stride[0], :: stride[1]] = x.permute(0, 2, 3, 1)
+    return wide.permute(0, 3, 1, 2)
+
+
+def _epilogue(
+    w: Int64Array,
+    source: QuantDType,
+    w_dtype: QuantDType | str,
+    code_range: tuple[int, int] | None,
+    bias: Any,
+    m: Any,
+    n: Any,
+    out: QuantDType,
+    lo: int | None,
+    hi: int | None,
+    addend: Addend | None,
+) -> Epilogue:
+    weight_dtype = as_dtype(w_dtype)
+    if w.size and (w.min() < weight_dtype.qmin or w.max() > weight_dtype.qmax):
+        raise ArgumentError(f"weight codes {w.min()} .. {w.max()} do not fit {weight_dtype}")
+    low, high = code_range if code_range is not None else (source.qmin, source.qmax)
+    largest, smallest = bounds(w, low, high)
+    return Epilogue(
+        bias,
+        m,
+        n,
+        bound=int(max(largest.max(initial=0), -smallest.min(initial=0))),
+        out=out,
+        lo=lo,
+        hi=hi,
+        addend=addend,
+        wide=source is qint16 and weight_dtype is qint16,
+    )
+
+
+def _images(elements: int) -> int:
+    return max(1, CHUNK * torch.get_num_threads() // max(elements, 1))

@@ -1,0 +1,91 @@
+"""oneDNN's int8 convolution and linear as exact sums (numerics.md section 7).
+
+Activations are ``torch.uint8`` with a zero point, weights int8; the int32 sum comes back as
+float32, exact while it stays below 2**24. Whether this CPU may use them, ``capability`` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def available() -> bool:
+    """Return whether this torch build has the operators."""
+    names = ("qconv_prepack", "qconv2d_pointwise", "qlinear_prepack", "qlinear_pointwise")
+    return all(hasattr(torch.ops.onednn, name) for name in names)
+
+
+class Int8Conv:
+    """``sum((x - zero) * w)`` over convolution windows; pads hold ``zero``."""
+
+    def __init__(
+        self,
+        w: torch.Tensor,
+        zero: int,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> None:
+        self._w, self._zero = w.to(torch.int8), zero
+        self._geometry = (list(stride), list(padding), list(dilation), groups)
+        self._ones = torch.ones(w.shape[0])
+        self._zeros = torch.zeros(w.shape[0], dtype=torch.int8)
+        self._packed: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return float32 [N, O, H, W] (channels_last) for uint8 [N, I, H, W]."""
+        if self._packed is None:
+            self._packed = torch.ops.onednn.qconv_prepack(
+                self._w, self._ones, 1.0, self._zero, *self._geometry, list(x.shape)
+            )
+        result: torch.Tensor = torch.ops.onednn.qconv2d_pointwise(
+            x,
+            1.0,
+            self._zero,
+            self._packed,
+            self._ones,
+            self._zeros,
+            None,
+            *self._geometry,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
+        return result
+
+
+class Int8Linear:
+    """``(x - zero) @ w.T`` for uint8 rows."""
+
+    def __init__(self, w: torch.Tensor, zero: int) -> None:
+        self._w, self._zero = w.to(torch.int8), zero
+        self._ones = torch.ones(w.shape[0])
+        self._zeros = torch.zeros(w.shape[0], dtype=torch.int8)
+        self._packed: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return float32 [R, O] for uint8 [R, I]."""
+        if self._packed is None:
+            self._packed = torch.ops.onednn.qlinear_prepack(self._w, list(x.shape))
+        result: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
+            x,
+            1.0,
+            self._zero,
+            self._packed,
+            self._ones,
+            self._zeros,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
+        return result

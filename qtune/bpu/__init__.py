@@ -1,0 +1,1 @@
+"""The emulated BPU: conversion to integers, execution plans, compiled programs."""

@@ -1,0 +1,98 @@
+"""Programs: a plan, a mode, and the way between plain tensors and what the plan's slots hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import onnx_ir as ir
+import torch
+
+from qtune.arith_fast.capability import guard
+from qtune.bpu.plan import Plan, ResultInfo, Strategy, build_plan, execute
+from qtune.bpu.strategies import FastStrategy, FloatStrategy, ReferenceStrategy
+from qtune.errors import ArgumentError
+from qtune.hbir.builder import META_STAGE
+from qtune.hbir.result import Observer, OpResult
+
+
+class Borders(Strategy, Protocol):
+    """A strategy that also converts at the borders of the graph."""
+
+    def enter(self, value: ir.Value, tensor: torch.Tensor) -> Any:
+        """Slot form of a plain tensor."""
+
+    def leave(self, value: ir.Value, slot: Any) -> torch.Tensor:
+        """Plain tensor of a slot."""
+
+
+class Program:
+    """Runs nodes from ``inputs`` to ``outputs``; safe to call from several threads at once."""
+
+    def __init__(
+        self,
+        nodes: Sequence[ir.Node],
+        inputs: Sequence[ir.Value],
+        outputs: Sequence[ir.Value],
+        strategy: Borders,
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.strategy = strategy
+        self.plan: Plan = build_plan(nodes, inputs, outputs, strategy)
+        self._by_op = {
+            step.result.op: node.outputs[0]
+            for step, node in zip(self.plan.steps, nodes, strict=True)
+            if step.result is not None
+        }
+
+    def run(
+        self, tensors: Sequence[torch.Tensor], observe: Observer | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Run on plain tensors in the order of the inputs; return plain tensors by output name."""
+        watch = None if observe is None else self._watcher(observe)
+        with guard(), torch.no_grad():
+            slots = [
+                self.strategy.enter(value, tensor)
+                for value, tensor in zip(self.inputs, tensors, strict=True)
+            ]
+            results = execute(self.plan, slots, watch)
+            return {
+                value.name or "": self.strategy.leave(value, slot)
+                for value, slot in zip(self.outputs, results, strict=True)
+            }
+
+    def _watcher(self, observe: Observer) -> Callable[[ResultInfo, Any], None]:
+        def watch(info: ResultInfo, slot: Any) -> None:
+            tensor = self.strategy.leave(self._by_op[info.op], slot)
+            observe(info.op, op_result(info, tensor))
+
+        return watch
+
+
+def op_result(info: ResultInfo, tensor: torch.Tensor) -> OpResult:
+    """The public record of an operator's result; what it holds is a copy."""
+    if info.is_codes and info.scale is not None:
+        values = tensor.to(torch.float32) * torch.tensor(info.scale, dtype=torch.float32)
+        return OpResult(info.op, values, tensor, info.scale, info.dtype or "")
+    dtype = info.dtype or str(tensor.dtype)
+    return OpResult(info.op, tensor.clone(), None, info.scale, dtype)
+
+
+def strategy_for(stage: str, mode: str) -> Borders:
+    """The strategy for a stage and a mode."""
+    if stage == "qat":
+        if mode == "reference":
+            raise ArgumentError(
+                "a qat module is float and has no reference mode; convert it first, or use "
+                "mode='fast'"
+            )
+        return FloatStrategy()
+    return FastStrategy() if mode == "fast" else ReferenceStrategy()
+
+
+def program_of(model: ir.Model, mode: str) -> Program:
+    """The program of a whole model."""
+    graph = model.graph
+    strategy = strategy_for(model.metadata_props.get(META_STAGE, ""), mode)
+    return Program(list(graph), graph.inputs, graph.outputs, strategy)

@@ -1,0 +1,279 @@
+"""The walk of ``convert`` over the float nodes, and the borders between float and integer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from qtune.arith.quantize import dequantize
+from qtune.bpu.annotate import annotate
+from qtune.bpu.context import STAYS_FLOAT, Conversion, Note
+from qtune.errors import ConvertError, MarchError
+from qtune.hbir.attributes import node_attributes
+from qtune.hbir.builder import (
+    META_GROUP,
+    META_OP,
+    META_RESULT,
+    META_SCALE,
+    OPERATOR_FACTS,
+    mark_result,
+)
+from qtune.hbir.domain import DOMAIN
+from qtune.ops.kernel import (
+    FloatConst,
+    FloatNode,
+    FloatValue,
+    Operand,
+    Pending,
+    PlainValue,
+    QConst,
+    QValue,
+)
+from qtune.ops.registry import kernel as find_kernel
+
+_QUANTIZED = (QValue, QConst, Pending)
+OUTSIDE = "it lies outside the quantized region: its inputs are float"
+_Made = QValue | FloatValue | PlainValue
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Dtypes that an operator takes from others and gives, for the march check."""
+
+    inputs: set[str] = field(default_factory=set)
+    output: str | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+class Walk:
+    """One conversion. ``violations`` holds a line for everything that can't be done."""
+
+    def __init__(self, source: ir.Model, ctx: Conversion) -> None:
+        self.source = source
+        self.ctx = ctx
+        self.violations: list[str] = []
+        self.traffic: dict[str, Traffic] = {}
+        self._env: dict[ir.Value, Operand] = {}
+        self._makers: dict[ir.Value, str] = {}
+        self._implicit: dict[ir.Value, frozenset[str]] = {}
+        self._floats: dict[str, Note] = {}
+        ctx.on_quantize = self._check_way_back
+
+    def run(self) -> None:
+        """Convert every node, then the outputs."""
+        graph = self.source.graph
+        for value in graph.inputs:
+            copy = self.ctx.input(value.name or "", _dtype(value), _shape(value) or ())
+            self._env[value] = _outside(value, copy)
+        for node in graph:
+            with self.ctx.emitting_for(_op(node), node.metadata_props.get(META_GROUP, "")):
+                self._node(node)
+        for value in graph.outputs:
+            with self.ctx.emitting_for(value.name or "output"):
+                self._output(value)
+        self.ctx.notes.extend(self._floats.values())
+        annotate(self.ctx.graph, graph)
+
+    def _node(self, node: ir.Node) -> None:
+        operands = tuple(None if v is None else self._operand(v) for v in node.inputs)
+        self._note_inputs(node, operands)
+        if node.domain == DOMAIN or _any_quantized(operands):
+            results = self._integer(node, operands)
+        else:
+            results = self._keep_float(node, operands, OUTSIDE)
+        for value, result in zip(node.outputs, results, strict=True):
+            self._store(node, value, result)
+
+    def _operand(self, value: ir.Value) -> Operand:
+        if value not in self._env and value.const_value is not None:
+            self._env[value] = FloatConst(value.const_value.numpy())
+        return self._env[value]
+
+    def _integer(self, node: ir.Node, operands: tuple[Operand | None, ...]) -> tuple[Any, ...]:
+        kernel = find_kernel(node.domain, node.op_type)
+        if kernel is None or kernel.convert is None:
+            return self._keep_float(node, operands, f"{node.op_type} has no integer rule")
+        try:
+            result = kernel.convert(self.ctx, _float_node(node, operands))
+            results = result if isinstance(result, tuple) else (result,)
+            return tuple(self._settle(node, item) for item in results)
+        except (ConvertError, MarchError) as error:
+            if makes_grid(node) or isinstance(error, MarchError):
+                self.violations.append(str(error))
+            reason = str(error) if makes_grid(node) or _any_quantized(operands) else OUTSIDE
+            return self._keep_float(node, operands, reason)
+
+    def _settle(self, node: ir.Node, result: Operand) -> Operand:
+        """A pending operator without fake-quantize behind it gives its high-precision result."""
+        props = node.metadata_props
+        final = META_RESULT in props and props.get(META_OP) == props.get(META_GROUP)
+        if not isinstance(result, Pending) or not final:
+            return result
+        exact = result.dequantize(self.ctx)
+        if exact is None:
+            raise ConvertError(
+                f"{_op(node)}: {node.op_type} on quantized inputs has no output scale. Give it a "
+                "qconfig with an output dtype"
+            )
+        self._traffic(node).output = "qint32"
+        return exact
+
+    def _keep_float(
+        self, node: ir.Node, operands: tuple[Operand | None, ...], reason: str
+    ) -> tuple[Any, ...]:
+        ctx = self.ctx
+        inputs = [None if o is None else self._materialize(node, o, reason) for o in operands]
+        origins = [self._implicit.get(v, frozenset()) for v in inputs if v is not None]
+        made = ctx.add(
+            node.op_type,
+            inputs,
+            node_attributes(node),
+            domain=node.domain,
+            outputs=len(node.outputs),
+        )
+        values = made if isinstance(made, tuple) else (made,)
+        for value in values:
+            self._implicit[value] = frozenset().union(*origins)
+        if META_OP in node.metadata_props and any(is_float(value) for value in node.outputs):
+            self._floats[_op(node)] = Note(
+                _op(node), STAYS_FLOAT, reason, {"op_type": node.op_type}
+            )
+        return tuple(_outside(v, new) for v, new in zip(node.outputs, values, strict=True))
+
+    def _materialize(self, node: ir.Node, operand: Operand, reason: str) -> ir.Value:
+        if isinstance(operand, FloatConst):
+            return self.ctx.constant(operand.data)
+        if isinstance(operand, QConst):
+            data = dequantize(operand.codes, operand.scale, operand.axis)
+            return self.ctx.constant(data.astype(np.float32))
+        if isinstance(operand, (FloatValue, PlainValue)):
+            value: ir.Value = operand.value
+            return value
+        exact = self._leave_integers(operand)
+        if exact is None:
+            self.violations.append(f"{_op(node)}: {reason}")
+            return self.ctx.constant(np.zeros(_shape(node.inputs[0]) or (), np.float32))
+        self._implicit[exact.value] = frozenset({f"{_op(node)}: {reason}"})
+        return exact.value  # type: ignore[no-any-return]
+
+    def _leave_integers(self, operand: QValue | Pending) -> FloatValue | None:
+        return (
+            operand.dequantize(self.ctx)
+            if isinstance(operand, Pending)
+            else (self.ctx.dequantize(operand))
+        )
+
+    def _check_way_back(self, value: ir.Value) -> None:
+        """A float operator between quantized ones, without stubs around it, is a violation."""
+        for line in sorted(self._implicit.get(value, ())):
+            text = (
+                f"{line}; it would run in float between quantized operators ({self.ctx.origin.op} "
+                "follows). Put a DeQuantStub before it and a QuantStub behind it, or replace it"
+            )
+            if text not in self.violations:
+                self.violations.append(text)
+
+    def _store(self, node: ir.Node, value: ir.Value, result: Operand) -> None:
+        is_result = META_RESULT in node.metadata_props
+        if is_result and isinstance(result, (QValue, FloatValue, PlainValue)):
+            result = self._own_node(result)
+            mark_result(result.value, _op(node), node.metadata_props[META_GROUP])
+            self._note_output(node, result)
+        if isinstance(result, QValue):
+            self.ctx.track(result)
+            result.value.shape = value.shape
+            self._floats.pop(_op(node), None)
+        self._env[value] = result
+        self._makers[value] = _op(node)
+
+    def _own_node(self, result: _Made) -> _Made:
+        """The result of an operator that passes its input on gets a node that bears its name."""
+        maker = result.value.producer()
+        if maker is not None and META_RESULT not in maker.metadata_props:
+            return result
+        copy = self.ctx.add("Identity", [result.value])
+        copy.shape, copy.type = result.value.shape, result.value.type
+        return replace(result, value=copy)
+
+    def _output(self, value: ir.Value) -> None:
+        operand = self._operand(value)
+        if isinstance(operand, (QValue, Pending)):
+            exact = self._leave_integers(operand)
+            if exact is None:
+                self.violations.append(f"{value.name}: the output has no scale")
+                return
+            operand = exact
+        if isinstance(operand, (FloatConst, QConst)):
+            operand = FloatValue(self.ctx.constant(operand.data))
+        if isinstance(operand, (FloatValue, PlainValue)):
+            self.ctx.output(operand.value, value.name or "")
+
+    def _traffic(self, node: ir.Node) -> Traffic:
+        found = self.traffic.setdefault(_op(node), Traffic())
+        found.facts.update(
+            {key: text for key, text in node.metadata_props.items() if key in OPERATOR_FACTS}
+        )
+        return found
+
+    def _note_inputs(self, node: ir.Node, operands: tuple[Operand | None, ...]) -> None:
+        traffic = self._traffic(node)
+        for value, operand in zip(node.inputs, operands, strict=True):
+            foreign = value is not None and self._makers.get(value) != _op(node)
+            if foreign and isinstance(operand, QValue):
+                traffic.inputs.add(operand.dtype.name)
+
+    def _note_output(self, node: ir.Node, result: Operand) -> None:
+        if isinstance(result, QValue):
+            self._traffic(node).output = result.dtype.name
+
+
+def _op(node: ir.Node) -> str:
+    return node.metadata_props.get(META_OP, node.name or node.op_type)
+
+
+def _dtype(value: ir.Value) -> ir.DataType:
+    if value.dtype is None:
+        raise ConvertError(f"{value.name}: the value has no dtype; export the model again")
+    return value.dtype
+
+
+def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    if value is None or value.shape is None or not value.shape.is_static():
+        return None
+    return tuple(value.shape.numpy())
+
+
+def _outside(value: ir.Value, copy: ir.Value) -> Operand:
+    copy.shape, copy.type = value.shape, value.type
+    return FloatValue(copy) if is_float(value) else PlainValue(copy)
+
+
+def _any_quantized(operands: Iterable[Operand | None]) -> bool:
+    return any(isinstance(operand, _QUANTIZED) for operand in operands)
+
+
+def is_float(value: ir.Value) -> bool:
+    """Whether ``value`` is a floating-point tensor."""
+    return _dtype(value).is_floating_point()
+
+
+def makes_grid(node: ir.Node) -> bool:
+    """Whether a float node puts its result on a grid of its own (a fake-quantize, a table)."""
+    if node.domain != DOMAIN:
+        return False
+    return "qmin" in node.attributes or META_SCALE in node.outputs[0].metadata_props
+
+
+def _float_node(node: ir.Node, operands: tuple[Operand | None, ...]) -> FloatNode:
+    return FloatNode(
+        node.op_type,
+        node_attributes(node),
+        operands,
+        _op(node),
+        tuple(_shape(value) for value in node.inputs),
+        _shape(node.outputs[0]) or (),
+    )

@@ -1,0 +1,8 @@
+"""Capture: a float model becomes a graph of its calls (architecture.md decision 2)."""
+
+from qtune.capture.graph import GraphModel
+from qtune.capture.inputs import Inputs, as_example_list, as_inputs
+from qtune.capture.leaf import is_leaf
+from qtune.capture.recorder import capture
+
+__all__ = ["GraphModel", "Inputs", "as_example_list", "as_inputs", "capture", "is_leaf"]

@@ -1,0 +1,106 @@
+"""What a recording does with modules and functions that no torch mode sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qtune.capture.calls import Call, Calls
+from qtune.capture.nodes import tensors_in
+from qtune.capture.tape import Tape
+
+
+class ModelHandlers:
+    """The handlers of :func:`~qtune.capture.patches.installed` for one model.
+
+    ``names``: path of every module by identity; of a shared module the first one.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tape: Tape,
+        leaf: Callable[[nn.Module], bool],
+        *,
+        symbolic_flags: bool,
+    ) -> None:
+        self.model = model
+        self.tape = tape
+        self.calls = Calls(tape)
+        self.names: dict[int, str] = {}
+        for name, module in model.named_modules(remove_duplicate=False):
+            self.names.setdefault(id(module), name)
+        self._leaf = leaf
+        self._symbolic_flags = symbolic_flags
+
+    @property
+    def recording(self) -> bool:
+        """Whether the model's own code is running now."""
+        return self.tape.recording
+
+    def module(self, module: nn.Module, args: Any, kwargs: Any, original: Any) -> Any:
+        """A leaf is recorded as one call, any other module is entered."""
+        name = self.names.get(id(module))
+        if name is None:  # made inside forward, or hidden in a list: recorded as what it calls
+            return original(module, *args, **kwargs)
+        if name and self._leaf(module):
+
+            def function(*args: Any, **kwargs: Any) -> Any:
+                return original(module, *args, **kwargs)
+
+            call = Call("call_module", name, function, name, opaque=True)
+            return self.calls.run(call, args, kwargs)
+        with self.tape.scope(name):
+            return original(module, *args, **kwargs)
+
+    def training(self, module: nn.Module, value: bool) -> Any:
+        """``module.training``: symbolic where that is possible, else guarded."""
+        path = self.names.get(id(module))
+        if path is None:
+            return value
+        flag = self.tape.conditions.flag(module, path)
+        return flag if self._symbolic_flags else bool(flag)
+
+    def function(self, cls: type, args: Any, kwargs: Any, original: Any) -> Any:
+        """A ``torch.autograd.Function`` is one opaque call, so that its backward stays."""
+        if _is_checkpoint(cls):
+            return args[0](*args[2:])  # (function, preserve_rng_state, *its arguments)
+        if cls.__module__ == "torch.nn.modules._functions" and cls.__name__.startswith("Backward"):
+            return self._identity(cls, args, original)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return original(cls, *args, **kwargs)
+
+        target = vars(torch.autograd.Function)["apply"].__get__(None, cls)
+        call = Call("call_function", target, run, cls.__name__, opaque=True)
+        return self.calls.run(call, args, kwargs)
+
+    def scripted(self, function: Any, args: Any, kwargs: Any, original: Any) -> Any:
+        """A scripted function is one opaque call."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return original(function, *args, **kwargs)
+
+        call = Call("call_function", function, run, function.name, opaque=True)
+        return self.calls.run(call, args, kwargs)
+
+    def length(self, tensor: Tensor) -> Any:
+        """``len(tensor)`` as a size."""
+        with torch._C.DisableTorchFunction():
+            return self.tape.conditions.size(tensor, 0)
+
+    def _identity(self, cls: type, args: Any, original: Any) -> Any:
+        """torch's carrier of full backward hooks: the same values in new tensors."""
+        with self.tape.paused():
+            result = original(cls, *args)
+        with torch._C.DisableTorchFunction():
+            for before, after in zip(tensors_in(args), tensors_in(result), strict=True):
+                self.tape.bind(after, self.tape.node_of(before), [])
+        return result
+
+
+def _is_checkpoint(cls: type) -> bool:
+    return cls.__module__ == "torch.utils.checkpoint" and cls.__name__ == "CheckpointFunction"

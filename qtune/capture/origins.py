@@ -1,0 +1,131 @@
+"""Tensors that no recorded call made: parameters, buffers, constants, and what must be refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, fx, nn
+
+from qtune.capture.guards import ConstantInfo
+from qtune.capture.ledger import Entry, storage_key
+from qtune.capture.source import caller
+from qtune.errors import CaptureError
+
+if TYPE_CHECKING:
+    from qtune.capture.tape import Tape
+
+CONSTANT = "_constant_{}"
+"""Constants are buffers of this name."""
+
+
+class Origins:
+    """``constants``: name to value. ``unseen``: tensors made by calls that recording can't see."""
+
+    def __init__(self, tape: Tape, model: nn.Module) -> None:
+        self._tape = tape
+        self._owned: dict[int, str] = {}
+        for name, tensor in owned_tensors(model):
+            self._owned.setdefault(id(tensor), name)
+        self._owned_storage = {storage_key(tensor) for _, tensor in owned_tensors(model)} - {None}
+        self._attributes = _plain_attributes(model)
+        self.constants: dict[str, tuple[Tensor, ConstantInfo]] = {}
+        self._changed: set[fx.Node] = set()
+        self._unseen: dict[int, tuple[Tensor, str]] = {}
+
+    def is_owned(self, tensor: Tensor) -> bool:
+        """Whether the tensor is a parameter or buffer of the model."""
+        return id(tensor) in self._owned
+
+    def mark_unseen(self, tensor: Tensor, call: str) -> None:
+        """``tensor`` was made or changed by ``call``, where recording can't see it."""
+        self._unseen[id(tensor)] = (tensor, call)
+
+    def is_unseen(self, tensor: Tensor) -> bool:
+        """Whether :meth:`mark_unseen` was called for it."""
+        return id(tensor) in self._unseen
+
+    def adopt(self, tensor: Tensor) -> Entry:
+        """Enter a tensor that no recorded call made; refuse it if it can't be a constant."""
+        name = self._owned.get(id(tensor))
+        if name is None:
+            self._refuse_hidden(tensor)
+            name = CONSTANT.format(len(self.constants))
+            info = ConstantInfo(name, tuple(tensor.shape), str(tensor.dtype), caller())
+            with self._tape.paused():
+                self.constants[name] = (tensor.detach().clone(), info)
+        node = self._tape.emit("get_attr", name, (), value=tensor, kind="attribute")
+        if id(tensor) in self._owned:
+            self._tape.changing.add(node)
+        return self._tape.ledger.enter(tensor, node, [])
+
+    def refuse_unseen(self, tensor: Tensor) -> None:
+        """Raise ``CaptureError`` for a tensor that :meth:`mark_unseen` was called for."""
+        known = self._unseen.get(id(tensor))
+        if known is not None:
+            raise CaptureError(
+                f"{caller()}: a tensor of shape {tuple(tensor.shape)} was made or changed by "
+                f"{known[1]}, in code that recording can't see (a C++ extension or a legacy "
+                "constructor such as torch.Tensor(2, 3)). Call it through torch functions, or "
+                "wrap it in a torch.autograd.Function or torch.library.custom_op"
+            )
+
+    def change(self, entry: Entry) -> None:
+        """``entry`` was changed in place: a constant below it must be copied by every call."""
+        root = entry.ancestry()[-1]
+        if root.first.op != "get_attr" or self.is_owned(root.tensor):
+            return
+        name = self._attributes.get(id(root.tensor))
+        if name is not None:
+            raise CaptureError(
+                f"{caller()}: forward changes `{name}` in place, a plain tensor attribute whose "
+                "state a recorded graph can't keep; register it with register_buffer"
+            )
+        self._changed.add(root.first)
+
+    def copy_changed(self) -> None:
+        """Put a ``clone`` behind every constant that the graph changes in place."""
+        for node in self._changed:
+            with self._tape.graph.inserting_after(node):
+                clone = self._tape.graph.call_method("clone", (node,))
+            clone.meta.update(node.meta, kind="op")
+            node.replace_all_uses_with(clone, delete_user_cb=clone.__ne__)
+
+    def _refuse_hidden(self, tensor: Tensor) -> None:
+        self.refuse_unseen(tensor)
+        group = self._tape.ledger.group(tensor)
+        is_shared = group is not None and any(
+            entry.node in self._tape.changing or group.latest is not None for entry in group.entries
+        )
+        if is_shared or storage_key(tensor) in self._owned_storage:
+            raise CaptureError(
+                f"{caller()}: a tensor of shape {tuple(tensor.shape)} shares the memory of a "
+                "recorded one, but the call that made it can't be seen (nn.Parameter(x), or a view "
+                "that was taken before forward). Take the view inside forward"
+            )
+
+
+def owned_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """All parameters and buffers by name, tied ones under each of their names."""
+    return [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+
+
+def refuse_transforms(tensor: Tensor) -> None:
+    """Raise ``CaptureError`` for tensors inside of torch.func transforms."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        raise CaptureError(
+            f"{caller()}: torch.func transforms (vmap, grad, jvp) can't be recorded; write the "
+            "batched computation out, or put the transform into a torch.autograd.Function"
+        )
+
+
+def _plain_attributes(model: nn.Module) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                found[id(value)] = f"{path}.{name}" if path else name
+    return found

@@ -1,0 +1,176 @@
+"""A graph as a list of steps: what runs when a recorded model is called.
+
+Every node has a register. A step computes one node from the registers of its arguments and then
+clears the registers that are not needed any more. Modules and parameters are looked up by name in
+every run, so that replacing a submodule takes effect at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx, nn
+
+from qtune.capture.ambient import in_modes
+from qtune.errors import CaptureError
+
+Registers = list[Any]
+Compute = Callable[[Registers], Any]
+OnResult = Callable[[fx.Node, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``compute`` the node, put it into ``register``, clear ``dead`` registers."""
+
+    node: fx.Node
+    compute: Compute
+    register: int
+    dead: tuple[int, ...]
+
+
+class Program:
+    """The compiled form of ``graph`` over the modules of ``root``; takes no part in pickling."""
+
+    def __init__(self, graph: fx.Graph, root: nn.Module) -> None:
+        self._root = root
+        nodes = list(graph.nodes)
+        self._register = {node: index for index, node in enumerate(nodes)}
+        self._inputs = [node for node in nodes if node.op == "placeholder"]
+        output = next(node for node in nodes if node.op == "output")
+        self._result: Callable[[Registers], Sequence[Any]] = self._argument(output.args[0])
+        dead = _last_uses(nodes)
+        self._steps = [
+            Step(node, self._compute(node), self._register[node], self._registers(dead[node]))
+            for node in nodes
+            if node.op not in ("placeholder", "output")
+        ]
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The leaves of the result for the tensors ``inputs``."""
+        registers = self._start(inputs)
+        for step in self._steps:
+            registers[step.register] = step.compute(registers)
+            for index in step.dead:
+                registers[index] = None
+        return self._result(registers)
+
+    def run_observed(self, inputs: Sequence[Any], on_result: OnResult) -> Sequence[Any]:
+        """As :meth:`run`, but a node's result becomes what ``on_result(node, result)`` returns."""
+        registers = self._start(inputs)
+        for node in self._inputs:
+            index = self._register[node]
+            registers[index] = on_result(node, registers[index])
+        for step in self._steps:
+            registers[step.register] = on_result(step.node, step.compute(registers))
+            for index in step.dead:
+                registers[index] = None
+        return self._result(registers)
+
+    def _start(self, inputs: Sequence[Any]) -> Registers:
+        registers: Registers = [None] * len(self._register)
+        for node, value in zip(self._inputs, inputs, strict=True):
+            registers[self._register[node]] = value
+        return registers
+
+    def _registers(self, nodes: Sequence[fx.Node]) -> tuple[int, ...]:
+        return tuple(self._register[node] for node in nodes)
+
+    def _compute(self, node: fx.Node) -> Compute:
+        maker = getattr(self, f"_{node.op}", None)
+        if maker is None:
+            raise CaptureError(f"node {node.name}: unknown kind of node {node.op!r}")
+        compute: Compute = in_modes(maker(node), node.meta)
+        return compute
+
+    def _get_attr(self, node: fx.Node) -> Compute:
+        path = str(node.target).split(".")
+        return lambda registers: _attribute(self._root, path)
+
+    def _call_module(self, node: fx.Node) -> Compute:
+        path, root = str(node.target).split("."), self._root
+        if len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs:
+            index = self._register[node.args[0]]
+            return lambda registers: _module(root, path)(registers[index])
+        args, kwargs = self._argument(node.args), self._argument(node.kwargs)
+        return lambda registers: _module(root, path)(*args(registers), **kwargs(registers))
+
+    def _call_function(self, node: fx.Node) -> Compute:
+        function: Any = node.target
+        args, kwargs = self._argument(node.args), self._argument(node.kwargs)
+        if not node.kwargs:
+            return lambda registers: function(*args(registers))
+        return lambda registers: function(*args(registers), **kwargs(registers))
+
+    def _call_method(self, node: fx.Node) -> Compute:
+        name = str(node.target)
+        args, kwargs = self._argument(node.args), self._argument(node.kwargs)
+
+        def compute(registers: Registers) -> Any:
+            tensor, *rest = args(registers)
+            return getattr(tensor, name)(*rest, **kwargs(registers))
+
+        def assign(registers: Registers) -> Any:
+            tensor, index, value = args(registers)
+            tensor[index] = value
+            return tensor  # in the graph, x[i] = v is the changed x
+
+        return assign if name == "__setitem__" else compute
+
+    def _argument(self, value: Any) -> Callable[[Registers], Any]:
+        """What gives an argument from the registers."""
+        if isinstance(value, fx.Node):
+            index = self._register[value]
+            return lambda registers: registers[index]
+        if not _has_nodes(value):
+            return lambda registers: value
+        if isinstance(value, slice):
+            parts = [self._argument(part) for part in (value.start, value.stop, value.step)]
+            return lambda registers: slice(*[part(registers) for part in parts])
+        if isinstance(value, dict):
+            entries = {key: self._argument(item) for key, item in value.items()}
+            return lambda registers: {key: item(registers) for key, item in entries.items()}
+        return self._sequence(value)
+
+    def _sequence(self, value: Any) -> Callable[[Registers], Any]:
+        items = [self._argument(item) for item in value]
+        if isinstance(value, list):
+            return lambda registers: [item(registers) for item in items]
+        if hasattr(value, "_fields"):
+            cls: Any = type(value)
+            return lambda registers: cls(*[item(registers) for item in items])
+        if all(isinstance(item, fx.Node) for item in value):
+            indices = [self._register[item] for item in value]
+            return lambda registers: tuple([registers[index] for index in indices])
+        return lambda registers: tuple([item(registers) for item in items])
+
+
+def _has_nodes(value: Any) -> bool:
+    found: list[fx.Node] = []
+    fx.map_arg(value, found.append)
+    return bool(found)
+
+
+def _last_uses(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """For each node the nodes (itself included) whose values nobody needs after it."""
+    dead: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
+    seen: set[fx.Node] = set()
+    for node in reversed(nodes):
+        for value in (*node.all_input_nodes, node):
+            if value not in seen:
+                seen.add(value)
+                dead[node].append(value)
+    return dead
+
+
+def _module(root: nn.Module, path: Sequence[str]) -> Any:
+    module: Any = root
+    for name in path:
+        module = module._modules[name]
+    return module
+
+
+def _attribute(root: nn.Module, path: Sequence[str]) -> Any:
+    return getattr(_module(root, path[:-1]), path[-1])

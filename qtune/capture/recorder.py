@@ -1,0 +1,139 @@
+"""Capture by running: the model's own Python runs on the example, and its torch calls are recorded.
+
+architecture.md decision 2. What comes out is a :class:`~qtune.capture.graph.GraphModel` over the
+modules of the model itself (not copies); the model is left as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qtune.capture.finish import build, notes_on_state, write_buffers, write_output
+from qtune.capture.graph import GraphModel
+from qtune.capture.handlers import ModelHandlers
+from qtune.capture.inputs import Inputs, as_example_list
+from qtune.capture.interface import bind, call_arguments, refuse_opaque, signature_of
+from qtune.capture.leaf import is_leaf
+from qtune.capture.mode import RecordingMode
+from qtune.capture.origins import owned_tensors
+from qtune.capture.patches import installed
+from qtune.capture.restore import Restorer, restored
+from qtune.capture.structure import flatten, leaf_names
+from qtune.capture.tape import Tape
+from qtune.capture.unseen import DispatchMode
+from qtune.errors import ArgumentError, CaptureError, QtuneError
+
+Leaf = Callable[[nn.Module], bool]
+
+
+def capture(
+    model: nn.Module,
+    example_inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    leaf: Leaf | None = None,
+) -> GraphModel:
+    """Record ``model`` while it runs once on ``example_inputs`` (see ``as_inputs``).
+
+    It runs in its present training mode and the present grad mode. ``leaf(module)`` decides which
+    modules are one call in the graph; default :func:`~qtune.capture.leaf.is_leaf`. The result
+    shares modules, parameters and buffers with ``model``; copy it to keep them apart.
+    Raises ``CaptureError`` for what can't be recorded and ``PrepareError`` for bad examples.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"capture: a torch.nn.Module was expected, got {type(model).__name__}")
+    examples = as_example_list(example_inputs)
+    if len(examples) > 1:
+        raise NotImplementedError(
+            f"capture: {len(examples)} examples came; a graph for each branch is not done yet. "
+            "Pass one example"
+        )
+    inputs = Inputs(*examples[0].args, **{**examples[0].kwargs, **(kwargs or {})})
+    _refuse_lazy(model)
+    recorded = _record(model, inputs, leaf or is_leaf, symbolic_flags=True)
+    if recorded is None:
+        recorded = _record(model, inputs, leaf or is_leaf, symbolic_flags=False)
+    if recorded is None:
+        raise CaptureError("capture: module.training is used in a way that can't be recorded")
+    return recorded
+
+
+def _record(
+    model: nn.Module, inputs: Inputs, leaf: Leaf, *, symbolic_flags: bool
+) -> GraphModel | None:
+    """One recording; ``None`` if ``module.training`` went where only a real bool will do."""
+    signature = signature_of(model)
+    leaves, in_spec = flatten(bind(signature, inputs.args, inputs.kwargs))
+    leaves = [_isolated(leaf) for leaf in leaves]
+    tape = Tape(model)
+    constants = _write_inputs(tape, leaf_names(in_spec), leaves)
+    call = {"in_spec": in_spec, "signature": signature, "constants": constants}
+    handlers = ModelHandlers(model, tape, leaf, symbolic_flags=symbolic_flags)
+    with restored(model) as restorer:
+        args, kwargs = call_arguments(signature, leaves, in_spec)
+        try:
+            output = _run_model(handlers, restorer, args, kwargs)
+        except _NeedsBool:
+            return None
+        if any(not flag.used for flag, _ in tape.conditions.flags):
+            return None
+        with torch._C.DisableTorchFunction():
+            write_buffers(tape, restorer)
+            out_spec = write_output(tape, output)
+            notes = notes_on_state(tape, restorer, handlers.names)
+    return build(tape, model, call, out_spec, notes)
+
+
+class _NeedsBool(Exception):  # noqa: N818 - no error: the recording starts again
+    """``module.training`` was passed where torch takes only a real bool."""
+
+
+def _run_model(
+    handlers: ModelHandlers, restorer: Restorer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run the model with everything in place that records it."""
+    calls = handlers.calls
+    dispatch = DispatchMode(handlers.tape, calls, restorer)
+    try:
+        with installed(handlers), dispatch, RecordingMode(handlers.tape, calls):
+            return handlers.model(*args, **kwargs)
+    except QtuneError:
+        raise
+    except Exception as error:
+        if isinstance(error, TypeError) and "not Flag" in str(error):
+            raise _NeedsBool from None
+        name = type(handlers.model).__name__
+        raise CaptureError(
+            f"{name} raised {type(error).__name__} while it ran on the example inputs: {error}. "
+            f"Check that {name}()(*example) runs without qtune"
+        ) from error
+
+
+def _write_inputs(tape: Tape, names: list[str], leaves: list[Any]) -> dict[int, Any]:
+    """Placeholders for the tensors; the other leaves are returned by place."""
+    constants: dict[int, Any] = {}
+    for place, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
+        if isinstance(leaf, Tensor):
+            tape.placeholder(name, leaf)
+        else:
+            refuse_opaque(f"input {name!r}", leaf)
+            constants[place] = leaf
+    return constants
+
+
+def _isolated(leaf: Any) -> Any:
+    """A copy of an example tensor: the model may change it in place, or be given it twice."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+
+def _refuse_lazy(model: nn.Module) -> None:
+    for name, tensor in owned_tensors(model):
+        if torch.nn.parameter.is_lazy(tensor):
+            raise CaptureError(
+                f"capture: `{name}` has no shape yet (a lazy module); run the model once first"
+            )

@@ -1,0 +1,138 @@
+"""Puts everything back as it was: buffers, attributes, gradients and random state."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qtune.capture.ledger import storage_key
+
+_CONTAINERS = ("_parameters", "_buffers", "_modules")
+
+
+class Restorer:
+    """The state of a model before it runs.
+
+    Buffers are copied beforehand (batch norm changes them below what torch tells); parameters only
+    when something is about to write to them (:meth:`save`).
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._attributes = [_Attributes(module) for module in model.modules()]
+        self._grads = [(p, p.grad) for p in model.parameters()]
+        self._saved = [(b, b.detach().clone()) for b in model.buffers() if not _is_lazy(b)]
+        self._waiting = {storage_key(p): p for p in model.parameters() if not _is_lazy(p)}
+        self._random = _RandomState()
+
+    def save(self, tensor: Tensor) -> None:
+        """``tensor`` is about to change: keep the parameter that it is, or is a view of."""
+        if not self._waiting:
+            return
+        parameter = self._waiting.pop(storage_key(tensor), None)
+        if parameter is not None:
+            self._saved.append((parameter, parameter.detach().clone()))
+
+    def restore(self) -> None:
+        """Undo all changes since construction."""
+        for attributes in self._attributes:
+            attributes.restore()
+        with torch.no_grad():
+            for tensor, value in self._saved:
+                if not torch.equal(tensor, value):
+                    tensor.copy_(value)
+        for parameter, grad in self._grads:
+            if parameter.grad is not grad:
+                parameter.grad = grad
+        self._random.restore()
+
+    def rebound_buffers(self) -> Iterator[tuple[Any, Any]]:
+        """Buffers that forward replaced by another tensor: before, now."""
+        for attributes in self._attributes:
+            yield from attributes.rebound_buffers()
+
+    def rebound_attributes(self) -> Iterator[tuple[nn.Module, str, Any]]:
+        """Plain attributes that forward set: module, name, present value."""
+        for attributes in self._attributes:
+            yield from attributes.rebound_attributes()
+
+
+class _Attributes:
+    """The attributes of one module, one level deep."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._plain = dict(vars(module))
+        inside = ((name, self._plain.get(name)) for name in _CONTAINERS)
+        self._inside = {name: dict(d) for name, d in inside if isinstance(d, dict)}
+
+    def restore(self) -> None:
+        _reset(vars(self._module), self._plain)
+        for name, inside in self._inside.items():
+            _reset(vars(self._module)[name], inside)
+
+    def rebound_buffers(self) -> Iterator[tuple[Any, Any]]:
+        now = vars(self._module).get("_buffers", {})
+        for name, before in self._inside.get("_buffers", {}).items():
+            if now.get(name) is not before:
+                yield before, now.get(name)
+
+    def rebound_attributes(self) -> Iterator[tuple[nn.Module, str, Any]]:
+        for name, value in vars(self._module).items():
+            if name not in _CONTAINERS and self._plain.get(name, self) is not value:
+                yield self._module, name, value
+
+
+def _reset(state: dict[str, Any], before: dict[str, Any]) -> None:
+    is_same = list(state) == list(before) and all(state[k] is v for k, v in before.items())
+    if not is_same:
+        state.clear()
+        state.update(before)
+
+
+class _RandomState:
+    """Random state of torch, Python and NumPy."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if _uses_cuda() else None
+        self._python = random.getstate()
+        self._numpy = _numpy_random()
+        self._numpy_state = self._numpy.get_state() if self._numpy is not None else None
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._torch)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            self._numpy.set_state(self._numpy_state)
+
+
+def _uses_cuda() -> bool:
+    initialized: Any = torch.cuda.is_initialized
+    return bool(initialized())
+
+
+def _numpy_random() -> Any:
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.random
+
+
+def _is_lazy(tensor: Tensor) -> bool:
+    return torch.nn.parameter.is_lazy(tensor)
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[Restorer]:
+    """The model is as before when the block ends, however it ends."""
+    restorer = Restorer(model)
+    try:
+        yield restorer
+    finally:
+        restorer.restore()

@@ -1,0 +1,43 @@
+"""Where in the user's code a call comes from."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent.parent)
+
+
+def caller() -> str:
+    """``file.py:12`` of the innermost running line that is neither torch's nor ours.
+
+    A model made of torch's own containers only has no such line; then it is the container's.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    container = ""
+    while frame is not None:
+        owner = _owner(frame.f_code.co_filename)
+        if owner == "user":
+            return _place(frame)
+        if owner == "torch" and not container:
+            container = _place(frame)
+        if frame.f_code.co_name == "run_model" and owner == "qtune":
+            break
+        frame = frame.f_back
+    return container
+
+
+def _place(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+@cache
+def _owner(filename: str) -> str:
+    if filename.startswith(_HERE):
+        return "qtune"
+    return "torch" if filename.startswith(_TORCH) or filename.startswith("<") else "user"

@@ -1,0 +1,1 @@
+"""HBIR: the model between torch and integers, an ONNX graph with the domain ``qtune``."""

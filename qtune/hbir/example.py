@@ -1,0 +1,154 @@
+"""What each node of a captured graph gives on the example inputs: shapes, sizes, constants.
+
+The float functions run, not the fake-quantizes: no observer, statistic or training flag changes,
+and no hook of the user runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.node import map_arg
+
+from qtune.capture.ambient import in_modes
+from qtune.errors import ExportError
+from qtune.ops.kernel import ExampleSize
+
+TRAINING = "training"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """Shape and dtype of a tensor result. ``data`` is kept where no input decides it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    data: torch.Tensor | None = None
+
+    @property
+    def dtype_name(self) -> str:
+        """``float32``, ``int64``, ..."""
+        return str(self.dtype).removeprefix("torch.")
+
+
+class Example:
+    """One run of ``model.graph``; ``facts[node]`` describes each result.
+
+    A fact is :class:`TensorFacts`, a tuple or list of facts, or a plain Python value; numbers that
+    the inputs decide are :class:`~qtune.ops.kernel.ExampleSize`.
+    """
+
+    def __init__(self, model: nn.Module, leaves: Sequence[torch.Tensor]) -> None:
+        self.facts: dict[fx.Node, Any] = {}
+        self._model = model
+        self._leaves = [leaf.detach().clone() for leaf in leaves]
+        self._values: dict[fx.Node, Any] = {}
+        self._open: set[fx.Node] = set()
+        self._run()
+
+    def depends_on_data(self, node: fx.Node) -> bool:
+        """Whether ``node`` is an input or computed from one."""
+        return node in self._open
+
+    @torch.no_grad()
+    def _run(self) -> None:
+        graph: fx.Graph = self._model.graph  # type: ignore[assignment]
+        last = _last_users(graph)
+        placeholders = iter(self._leaves)
+        for node in graph.nodes:
+            if node.op == "output":
+                continue
+            if node.op == "placeholder" or any(n in self._open for n in node.all_input_nodes):
+                self._open.add(node)
+            value = next(placeholders) if node.op == "placeholder" else self._evaluate(node)
+            self._values[node] = value
+            self.facts[node] = self._facts(value, node in self._open)
+            for dead in last.get(node, ()):
+                del self._values[dead]
+
+    def _evaluate(self, node: fx.Node) -> Any:
+        args = map_arg(node.args, self._values.__getitem__)
+        kwargs = map_arg(node.kwargs, self._values.__getitem__)
+        try:
+            return in_modes(lambda values: self._call(node, *values), node.meta)(
+                [args, dict(kwargs)]
+            )
+        except (RuntimeError, TypeError, ValueError) as error:
+            where = node.meta.get("name") or node.name
+            raise ExportError(
+                f"{where} ({node.meta.get('source', 'unknown source')}) fails on the example "
+                f"inputs: {error}"
+            ) from error
+
+    def _call(self, node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+        if node.op == "get_attr":
+            value = attribute_at(self._model, str(node.target))
+            return value.clone() if any(map(_in_place, node.users)) else value
+        if node.op == "call_function":
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.target == "__setitem__":
+            tensor, index, value = args
+            tensor[index] = value
+            return tensor
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        module: Any = self._model.get_submodule(str(node.target))
+        if hasattr(module, "compute"):
+            attrs = {**module.attrs, **kwargs}
+            if module.follows_training:
+                attrs[TRAINING] = False
+            return module.compute(module.fill(args), attrs)
+        return _in_eval(module, args, kwargs)
+
+    def _facts(self, value: Any, is_open: bool) -> Any:
+        if isinstance(value, torch.Tensor):
+            data = None if is_open else value.detach()
+            return TensorFacts(tuple(value.shape), value.dtype, data)
+        if isinstance(value, (tuple, list)):
+            return tuple(self._facts(item, is_open) for item in value)
+        if isinstance(value, Mapping):
+            return {key: self._facts(item, is_open) for key, item in value.items()}
+        if is_open and isinstance(value, int) and not isinstance(value, bool):
+            return ExampleSize(value)
+        return value
+
+
+def _in_place(node: fx.Node) -> bool:
+    return node.op == "call_method" and str(node.target).endswith("_")
+
+
+def attribute_at(model: nn.Module, path: str) -> Any:
+    """The parameter, buffer or other attribute at a dotted path."""
+    value: Any = model
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _in_eval(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A float module's own forward, in eval mode and without hooks; flags as before after it."""
+    flags = {m: m.training for m in module.modules()}
+    try:
+        module.eval()
+        return module.forward(*args, **kwargs)
+    finally:
+        for m, training in flags.items():
+            m.training = training
+
+
+def _last_users(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """For each node the values that no later node needs."""
+    seen: set[fx.Node] = set()
+    last: dict[fx.Node, list[fx.Node]] = {}
+    for node in reversed(list(graph.nodes)):
+        needed = [node, *node.all_input_nodes] if node.op != "output" else node.all_input_nodes
+        for value in needed:
+            if value not in seen:
+                seen.add(value)
+                last.setdefault(node, []).append(value)
+    last.pop(next(iter(reversed(list(graph.nodes)))), None)
+    return last

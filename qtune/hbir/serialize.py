@@ -1,0 +1,100 @@
+"""``.bc`` files: an ONNX protobuf with qtune's metadata. Reading needs no torch and no pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
+from onnx import checker
+
+from qtune.errors import ArgumentError, HbirError
+from qtune.hbir.builder import META_SCHEMA
+from qtune.hbir.module import HbirModule
+from qtune.report.files import write_with
+
+SUFFIX = ".bc"
+SCHEMA_VERSION = "1"
+_META_CONTENT = "qtune.content"
+
+
+def to_bytes(module: HbirModule) -> bytes:
+    """The file content of a module."""
+    proto = ir.to_proto(module.model)
+    for entry in list(proto.metadata_props):
+        if entry.key in {META_SCHEMA, _META_CONTENT}:
+            proto.metadata_props.remove(entry)
+    proto.metadata_props.add(key=META_SCHEMA, value=SCHEMA_VERSION)
+    proto.metadata_props.add(key=_META_CONTENT, value="")
+    proto.metadata_props[-1].value = _content(proto)
+    try:
+        data = proto.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise HbirError(
+            f"the module can't be written: {error}. A .bc file holds at most 2 GiB"
+        ) from None
+    return bytes(data)
+
+
+def from_bytes(data: bytes, where: str = "these bytes") -> HbirModule:
+    """The module in ``data``; ``HbirError`` says what is wrong with ``where``."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        raise HbirError(
+            f"{where} is no .bc file or is cut off ({len(data)} bytes): it can't be read as an "
+            "ONNX protobuf. Save the module again"
+        ) from None
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    version = metadata.get(META_SCHEMA)
+    if version is None:
+        raise HbirError(
+            f"{where} holds no qtune metadata: it is cut off, or an ONNX file of another tool. "
+            "Save the module again, or open it with onnx"
+        )
+    if version != SCHEMA_VERSION:
+        raise HbirError(
+            f"{where} has format version {version}, this qtune reads {SCHEMA_VERSION}: export the "
+            "model again with this version"
+        )
+    if metadata.get(_META_CONTENT) != _content(proto):
+        raise HbirError(f"{where} is cut off or was edited: parts are missing. Save it again")
+    _check(proto, where)
+    return HbirModule(ir.from_proto(proto))
+
+
+def _content(proto: onnx.ModelProto) -> str:
+    """Counts of what the file holds, to notice one that was cut at a field's end."""
+    graph = proto.graph
+    parts = (graph.node, graph.initializer, graph.value_info, proto.functions, proto.metadata_props)
+    return ",".join(str(len(part)) for part in parts)
+
+
+def _check(proto: onnx.ModelProto, where: str) -> None:
+    try:
+        checker.check_model(proto)
+    except checker.ValidationError as error:
+        raise HbirError(f"{where} is no valid ONNX model: {error}") from None
+
+
+def save(module: HbirModule, path: str | Path) -> None:
+    """Write ``module`` to ``path`` (suffix ``.bc``), whole or not at all."""
+    target = Path(path)
+    if target.suffix != SUFFIX:
+        raise ArgumentError(f"{target}: a module is saved under the suffix {SUFFIX}")
+    data = to_bytes(module)
+    write_with(target, lambda partial: partial.write_bytes(data))
+
+
+def load(path: str | Path) -> HbirModule:
+    """Read a ``.bc`` file."""
+    source = Path(path)
+    if source.suffix != SUFFIX:
+        raise ArgumentError(f"{source}: expected a file with the suffix {SUFFIX}")
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise HbirError(f"{source} can't be read: {error.strerror}") from None
+    return from_bytes(data, str(source))

@@ -1,0 +1,164 @@
+"""The containers around inputs and outputs, as JSON: what a ``.bc`` file keeps of a pytree.
+
+A spec is one of ``{"leaf": n}`` (the n-th tensor), ``{"const": value}`` (None, bool, int, float,
+str), ``{"list": [...]}``, ``{"tuple": [...]}``, ``{"dict": [[key, spec], ...]}`` and
+``{"object": "module:Class", "fields": [[name, spec], ...]}`` for namedtuples and dataclasses.
+Nothing is ever unpickled; a class that can't be imported comes back as a dict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from qtune.errors import ArgumentError
+
+Spec = dict[str, Any]
+_CONSTANTS = (type(None), bool, int, float, str)
+
+
+def describe(value: Any, is_leaf: Callable[[Any], bool]) -> tuple[Spec, list[Any]]:
+    """Return the spec of ``value`` and its leaves in order."""
+    leaves: list[Any] = []
+    return _describe(value, is_leaf, leaves), leaves
+
+
+def renumber(spec: Any, places: Sequence[int]) -> Any:
+    """The spec with leaf ``n`` as leaf ``places[n]``."""
+    if isinstance(spec, dict):
+        return {
+            key: places[item] if key == "leaf" else renumber(item, places)
+            for key, item in spec.items()
+        }
+    return [renumber(item, places) for item in spec] if isinstance(spec, list) else spec
+
+
+def _describe(value: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> Spec:
+    if is_leaf(value):
+        leaves.append(value)
+        return {"leaf": len(leaves) - 1}
+    if isinstance(value, _CONSTANTS):
+        return {"const": value}
+    fields = object_fields(value)
+    if fields is not None:
+        cls = type(value)
+        return {
+            "object": f"{cls.__module__}:{cls.__qualname__}",
+            "fields": [[name, _describe(item, is_leaf, leaves)] for name, item in fields],
+        }
+    if isinstance(value, Mapping):
+        return {"dict": [[key, _describe(item, is_leaf, leaves)] for key, item in value.items()]}
+    if isinstance(value, (tuple, list)):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_describe(item, is_leaf, leaves) for item in value]}
+    raise ArgumentError(
+        f"inputs and outputs may hold tensors, numbers, strings, None and list, tuple, dict, "
+        f"namedtuple or dataclass around them, but got {type(value).__name__}"
+    )
+
+
+def object_fields(value: Any) -> list[tuple[str, Any]] | None:
+    """Fields of a namedtuple or a dataclass, else ``None``."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return None
+
+
+def rebuild(spec: Spec, leaves: Sequence[Any]) -> Any:
+    """Put ``leaves`` into the containers of ``spec``."""
+    ((kind, content), *_) = spec.items()
+    if kind == "leaf":
+        return leaves[content]
+    if kind == "const":
+        return content
+    if kind == "list":
+        return [rebuild(item, leaves) for item in content]
+    if kind == "tuple":
+        return tuple(rebuild(item, leaves) for item in content)
+    if kind == "dict":
+        return {key: rebuild(item, leaves) for key, item in content}
+    values = {name: rebuild(item, leaves) for name, item in spec["fields"]}
+    cls = _find_class(content, tuple(values))
+    return values if cls is None else _instance(cls, values)
+
+
+def _instance(cls: type, values: dict[str, Any]) -> Any:
+    if issubclass(cls, (tuple, Mapping)):
+        return cls(**values)
+    # Past __init__ and __post_init__: the values are final, and the class may be frozen.
+    value = object.__new__(cls)
+    for name, item in values.items():
+        object.__setattr__(value, name, item)
+    return value
+
+
+def _find_class(path: str, fields: tuple[str, ...]) -> type | None:
+    """The namedtuple or dataclass at ``path`` if it can be imported and has these fields."""
+    module_name, _, qualname = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    if not isinstance(found, type):
+        return None
+    if dataclasses.is_dataclass(found):
+        return found if tuple(f.name for f in dataclasses.fields(found)) == fields else None
+    if issubclass(found, tuple) and getattr(found, "_fields", None) == fields:
+        return found
+    return None
+
+
+def match(spec: Spec, value: Any, is_leaf: Callable[[Any], bool], where: str) -> list[Any]:
+    """Return the leaves of ``value`` in the order of ``spec``; a difference is an ArgumentError."""
+    leaves: dict[int, Any] = {}
+    _match(spec, value, is_leaf, where, leaves)
+    return [leaves[index] for index in sorted(leaves)]
+
+
+def _match(
+    spec: Spec, value: Any, is_leaf: Callable[[Any], bool], where: str, leaves: dict[int, Any]
+) -> None:
+    ((kind, content), *_) = spec.items()
+    if kind == "leaf":
+        if not is_leaf(value):
+            raise ArgumentError(
+                f"{where}: expected a tensor, got {value!r} (type={type(value).__name__})"
+            )
+        leaves[content] = value
+        return
+    if kind == "const":
+        if is_leaf(value) or value != content:
+            raise ArgumentError(f"{where}: the module was exported with {content!r}, got {value!r}")
+        return
+    expected = _items(spec, kind)
+    got = dict(_children(value))
+    if list(got) != [key for key, _ in expected] and set(got) != {key for key, _ in expected}:
+        raise ArgumentError(
+            f"{where}: expected {kind} with {[key for key, _ in expected]}, got "
+            f"{type(value).__name__} with {list(got)}"
+        )
+    for key, item in expected:
+        _match(item, got[key], is_leaf, f"{where}[{key!r}]", leaves)
+
+
+def _items(spec: Spec, kind: str) -> list[tuple[Any, Spec]]:
+    if kind in {"list", "tuple"}:
+        return list(enumerate(spec[kind]))
+    return [(key, item) for key, item in spec["fields" if kind == "object" else kind]]
+
+
+def _children(value: Any) -> list[tuple[Any, Any]]:
+    fields = object_fields(value)
+    if fields is not None:
+        return [(name, item) for name, item in fields]
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, (tuple, list)):
+        return list(enumerate(value))
+    return []

@@ -1,0 +1,99 @@
+"""The QAT mode and the consistency level: settings of this process, beside the march.
+
+Both must be set before ``prepare``. Each has a context manager that restores the earlier value.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from qtune.errors import ArgumentError
+
+
+class QATMode(enum.StrEnum):
+    """How batch norms behind a GEMM are treated (toolchain_facts.md section 6.1)."""
+
+    FuseBN = "fuse_bn"
+    """Folded into the GEMM by ``prepare``."""
+    WithBN = "with_bn"
+    """Kept in the fused group while training, folded at convert."""
+    WithBNReverseFold = "with_bn_reverse_fold"
+    """Kept, and the weight scale is computed on the folded weight."""
+
+
+LEVELS = (0, 1, 2, 3, 4)
+"""The documented consistency levels (numerics.md section 4)."""
+
+_qat_mode = QATMode.FuseBN
+_consistency_level: int | None = None
+
+
+def as_qat_mode(mode: QATMode | str) -> QATMode:
+    """The mode for a member, its string (``"fuse_bn"``) or its name (``"FuseBN"``)."""
+    for known in QATMode:
+        if mode in {known.value, known.name}:
+            return known
+    listed = ", ".join(known.value for known in QATMode)
+    raise ArgumentError(f"unknown QAT mode {mode!r}; choose one of: {listed}")
+
+
+def set_qat_mode(mode: QATMode | str) -> None:
+    """Set the QAT mode for everything prepared from now on in this process."""
+    global _qat_mode
+    _qat_mode = as_qat_mode(mode)
+
+
+def get_qat_mode() -> QATMode:
+    """The QAT mode in force; ``FuseBN`` where none was set."""
+    return _qat_mode
+
+
+@contextmanager
+def qat_mode(mode: QATMode | str) -> Iterator[QATMode]:
+    """Use a QAT mode inside a ``with`` block and restore the earlier one after it."""
+    before = get_qat_mode()
+    set_qat_mode(mode)
+    try:
+        yield get_qat_mode()
+    finally:
+        set_qat_mode(before)
+
+
+class ConsistencyStrategy:
+    """Holds the consistency level: how closely fake-quantize follows the integers.
+
+    ``None`` is unset: scales from statistics, 15-bit requantize.
+    """
+
+    @staticmethod
+    def set_consistency_level(level: int | None) -> None:
+        """Set the level for every ``prepare`` from now on; only ``None`` is done yet."""
+        global _consistency_level
+        _check_level(level)
+        _consistency_level = level
+
+
+def get_consistency_level() -> int | None:
+    """The consistency level in force, ``None`` where none was set."""
+    return _consistency_level
+
+
+@contextmanager
+def consistency_level(level: int | None) -> Iterator[int | None]:
+    """Use a consistency level inside a ``with`` block and restore the earlier one after it."""
+    before = get_consistency_level()
+    ConsistencyStrategy.set_consistency_level(level)
+    try:
+        yield level
+    finally:
+        ConsistencyStrategy.set_consistency_level(before)
+
+
+def _check_level(level: int | None) -> None:
+    if level is None:
+        return
+    if isinstance(level, int) and not isinstance(level, bool) and level in LEVELS:
+        raise NotImplementedError(f"consistency level {level} is not done yet; leave it unset")
+    raise ArgumentError(f"consistency level: expected 0 to 4 or None, got {level!r}")

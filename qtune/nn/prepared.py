@@ -1,0 +1,81 @@
+"""``PreparedModel``: what ``prepare`` returns; calibrated, trained, exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from qtune.capture.graph import GraphModel
+from qtune.nn.qat.op import QATOp
+from qtune.qconfig.plan import Resolution
+from qtune.quantizers.scope import forward_scope
+
+
+@dataclass(frozen=True, slots=True)
+class FloatOp:
+    """An operator on floating data that is not quantized: its name, what it is, and why."""
+
+    name: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnfusedOps:
+    """Operators that form a fusible pattern and were left apart, and why."""
+
+    names: tuple[str, ...]
+    reason: str
+
+
+class PreparedModel(GraphModel):
+    """A graph of :class:`~qtune.nn.qat.op.QATOp` modules, with the reports of ``prepare``.
+
+    ``float_ops``: what stays float. ``unfused``: patterns that were not fused. ``resolution``: how
+    every dtype was decided. ``march``: the march it was prepared for.
+    """
+
+    float_ops: tuple[FloatOp, ...] = ()
+    unfused: tuple[UnfusedOps, ...] = ()
+    resolution: Resolution | None = None
+    march: str = ""
+
+    @classmethod
+    def of(cls, graph: GraphModel) -> PreparedModel:
+        """The prepared form of a graph; takes over its modules."""
+        model = cls.__new__(cls)
+        model.__dict__ = graph.__dict__
+        return model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the graph. All calls of one fake-quantize in it are one batch to its observer.
+
+        Raises ``NotCalibratedError`` with the names of all fake-quantizes that had to quantize and
+        never saw data.
+        """
+        with forward_scope():
+            return super().forward(*args, **kwargs)
+
+    def operators(self) -> Iterator[tuple[fx.Node, QATOp]]:
+        """Every call of an operator, in order of execution."""
+        for node in self.graph.nodes:
+            if node.op == "call_module":
+                module = self.get_submodule(str(node.target))
+                if isinstance(module, QATOp):
+                    yield node, module
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """torch's own, with a hint where the state belongs to another model."""
+        try:
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{error}\n\tThis model was made by prepare: its state also holds the "
+                "fake-quantizes. Load states of models prepared from the same float model with "
+                "the same qconfig; load float weights into the float model, before prepare."
+            ) from None

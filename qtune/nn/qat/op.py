@@ -1,0 +1,204 @@
+"""``QATOp``: one operator of a prepared model, with the fake-quantizes around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from qtune.errors import PrepareError
+from qtune.ops.gemm.channels import channel_unview, channel_view
+from qtune.ops.registry import spec as registry_spec
+from qtune.ops.spec import OpSpec, Rule
+from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.state import FakeQuantState
+
+TRAINING = "training"
+"""Attribute of operators that behave otherwise in training (batch norm, dropout); ``None`` means
+the mode of the module."""
+
+
+class QATOp(nn.Module):
+    """One operator: quantize the inputs that ask for it, run torch's function, quantize the result.
+
+    ``op``: name in the registry. ``name``: path in the model. ``attrs``: static arguments in
+    canonical form; dynamic ones (sizes) come with the call. ``float_type``: qualified name of the
+    float class or function. ``params`` maps a role to the attribute that fills it. The float
+    module's parameters and buffers live here under their own names, so that its ``state_dict``
+    stays valid.
+
+    ``activation_post_process`` quantizes the result; ``None`` for members of a fused group before
+    the last, for operators that keep their input's scale and for results without one.
+    """
+
+    activation_post_process: FakeQuantize | None
+    weight_fake_quant: FakeQuantize | None
+
+    def __init__(
+        self, op: str, name: str, attrs: Mapping[str, Any] | None = None, *, float_type: str = ""
+    ) -> None:
+        super().__init__()
+        self.op = op
+        self.name = name
+        self.attrs = dict(attrs or {})
+        self.float_type = float_type
+        self.params: dict[str, str] = {}
+        self.qconfig: Any = None
+        self.float_repr = ""
+        self.activation_post_process = None
+        self.weight_fake_quant = None
+        self.input_fake_quants = nn.ModuleDict()
+
+    @property
+    def spec(self) -> OpSpec:
+        """The operator's entry in the registry."""
+        return registry_spec(self.op)
+
+    @property
+    def follows_training(self) -> bool:
+        """Whether the operator behaves as the mode of this module says (batch norm, dropout)."""
+        return self.attrs.get(TRAINING, False) is None
+
+    def adopt(self, module: nn.Module, params: Mapping[str, str]) -> None:
+        """Take over the parameters, buffers, children and hooks of the float ``module``.
+
+        Tensors are shared, not copied: parameters tied in the float model stay tied.
+        """
+        self.params = dict(params)
+        self.float_repr = module.extra_repr()
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            self.register_parameter(name, parameter)
+        persistent = module._non_persistent_buffers_set
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            self.register_buffer(name, buffer, persistent=name not in persistent)
+        for name, child in module.named_children():
+            self.add_module(name, child)
+        for attribute in params.values():
+            if not hasattr(self, attribute):
+                self.register_parameter(attribute, None)
+        self._forward_hooks.update(module._forward_hooks)
+        self._forward_pre_hooks.update(module._forward_pre_hooks)
+        self.train(module.training)
+
+    def forward(self, *operands: Any, **dynamic: Any) -> Any:
+        """Run the operator on ``operands`` (one per role, ``None`` where a parameter fills it)."""
+        attrs = {**self.attrs, **dynamic}
+        if self.follows_training:
+            attrs[TRAINING] = self.training
+        values = self.fill(operands)
+        for key, quantizer in self.input_fake_quants.items():
+            values[int(key)] = quantizer(values[int(key)])
+        if self.weight_fake_quant is not None:
+            index = self.weight_index
+            values[index] = self.quantize_weight(values[index], attrs)
+        if self.is_table_now():
+            return self._table(values, attrs)
+        result = self.compute(values, attrs)
+        if self.activation_post_process is None:
+            return result
+        return self.activation_post_process(result)
+
+    def fill(self, operands: tuple[Any, ...]) -> list[Any]:
+        """Operands by role, with this module's parameters in their places."""
+        return [
+            getattr(self, self.params[role]) if value is None and role in self.params else value
+            for role, value in zip(self.roles(len(operands)), operands, strict=True)
+        ]
+
+    def roles(self, count: int) -> tuple[str, ...]:
+        """Names of ``count`` operands; a role ``*name`` at the end stands for any number."""
+        roles = self.spec.roles
+        if roles and roles[-1].startswith("*"):
+            return (roles[:-1] + roles[-1:] * count)[:count]
+        return roles[:count]
+
+    def compute(self, values: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """Run torch's own function on the operands."""
+        kernel = self.spec.float_kernel
+        if kernel is None:
+            raise PrepareError(
+                f"{self.name}: {self.op} has no kernel of its own; it must be decomposed first"
+            )
+        return kernel(*values, **attrs)
+
+    def _table(self, values: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """A look-up table: the function in float64, rounded once (numerics.md section 3)."""
+        wide = [value.double() if is_float(value) else value for value in values]
+        result = self.activation_post_process(self.compute(wide, attrs))  # type: ignore[misc]
+        return result.to(values[0].dtype)
+
+    def quantize_weight(self, weight: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tensor:
+        """Fake-quantize the weight, one scale per real output channel."""
+        if self.weight_fake_quant is None:
+            return weight
+        groups = self.weight_groups(attrs)
+        quantized = self.weight_fake_quant(channel_view(weight, groups))
+        return channel_unview(quantized, groups)
+
+    def weight_groups(self, attrs: Mapping[str, Any]) -> int:
+        """Groups that the weight's channel axis must be unfolded by (``OpSpec.weight_groups``)."""
+        count = self.spec.weight_groups
+        return 1 if count is None else count(attrs)
+
+    def is_table_now(self) -> bool:
+        """Whether the result is now that of a look-up table (numerics.md section 3)."""
+        return self.spec.rule is Rule.TABLE and fake_quantizes(self.activation_post_process)
+
+    @property
+    def weight_index(self) -> int:
+        """Position of the weight among the operands."""
+        role = self.spec.weight_role
+        if role is None:
+            raise PrepareError(f"{self.name}: {self.op} has no weight to quantize")
+        return self.spec.roles.index(role)
+
+    def extra_repr(self) -> str:
+        """The float module's own text, or the static arguments of the function."""
+        if self.float_repr:
+            return self.float_repr
+        return ", ".join(f"{key}={value}" for key, value in self.attrs.items())
+
+
+def is_float(value: Any) -> bool:
+    """Whether ``value`` is a floating-point tensor."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def fake_quantizes(quantizer: FakeQuantize | None) -> bool:
+    """Whether the fake-quantize changes values in its present state."""
+    return quantizer is not None and quantizer.state in (
+        FakeQuantState.QAT,
+        FakeQuantState.VALIDATION,
+    )
+
+
+def iter_stubs(model: nn.Module) -> Iterator[tuple[str, str, FakeQuantize]]:
+    """Every fake-quantize of ``model`` as (operator name, kind, module), in order of execution.
+
+    Kinds: ``output``, ``weight``, ``input-<n>``.
+    """
+    for op in iter_ops(model):
+        for key, quantizer in op.input_fake_quants.items():
+            yield op.name, f"input-{key}", quantizer  # type: ignore[misc]
+        if op.weight_fake_quant is not None:
+            yield op.name, "weight", op.weight_fake_quant
+        if op.activation_post_process is not None:
+            yield op.name, "output", op.activation_post_process
+
+
+def iter_ops(model: nn.Module) -> Iterator[QATOp]:
+    """Every operator of ``model`` once, in order of execution where the model has a graph."""
+    graph = getattr(model, "graph", None)
+    if graph is None:
+        yield from (module for module in model.modules() if isinstance(module, QATOp))
+        return
+    seen: set[str] = set()
+    for node in graph.nodes:
+        if node.op != "call_module" or node.target in seen:
+            continue
+        seen.add(node.target)
+        module = model.get_submodule(node.target)
+        if isinstance(module, QATOp):
+            yield module

@@ -1,0 +1,38 @@
+"""celu: x where x > 0, else alpha * (exp(x / alpha) - 1); a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from qtune.ops.activation.table_rule import FloatForm, Spellings, table_operator
+from qtune.ops.registry import register
+from qtune.ops.spec import Bound
+
+
+def _bind(input: Any, alpha: float = 1.0, inplace: bool = False) -> Bound:
+    return Bound((input,), {"alpha": float(alpha)})
+
+
+def _bind_module(module: nn.CELU, input: Any) -> Bound:
+    return Bound((input,), {"alpha": float(module.alpha)})
+
+
+register(
+    table_operator(
+        "celu",
+        F.celu,
+        FloatForm("Celu"),
+        Spellings(
+            modules=(nn.CELU,),
+            functions=(F.celu, torch.celu, torch.celu_),
+            bind=_bind,
+            bind_module=_bind_module,
+        ),
+        defaults={"alpha": 1.0},
+        doc="x where x > 0, else alpha * (exp(x / alpha) - 1)",
+    )
+)

@@ -1,0 +1,23 @@
+"""silu: x * sigmoid(x); a table."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import nn
+
+from qtune.ops.activation.table_rule import FloatForm, Spellings, table_operator
+from qtune.ops.registry import register
+
+register(
+    table_operator(
+        "silu",
+        F.silu,
+        FloatForm("Silu", "qtune"),
+        Spellings(
+            modules=(nn.SiLU,),
+            functions=(F.silu,),
+            methods=(),
+        ),
+        doc="x * sigmoid(x)",
+    )
+)

@@ -1,0 +1,95 @@
+"""div: a reciprocal table of the divisor and a product, or a division by a number."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from qtune.dtype import qint16
+from qtune.ops.elementwise.binding import (
+    binary,
+    operand_value,
+    output_elements,
+    refuse,
+    sample_binary,
+)
+from qtune.ops.kernel import Builder, LowerCall
+from qtune.ops.registry import register
+from qtune.ops.spec import (
+    Bound,
+    DecomposeBuilder,
+    FunctionTarget,
+    MethodTarget,
+    OpSpec,
+    Rule,
+)
+
+
+def _bind(input: Any, other: Any, *, rounding_mode: Any = None) -> Bound:
+    refuse("div", rounding_mode=rounding_mode)
+    return Bound((input, other))
+
+
+def _bind_reflected(input: Any, other: Any) -> Bound:
+    """``other / input``, which torch computes as ``reciprocal(input) * other``."""
+    return Bound((other, input), {"by_reciprocal": True})
+
+
+def _div(input: Any, other: Any, *, by_reciprocal: bool = False) -> torch.Tensor:
+    if by_reciprocal:
+        return torch.mul(torch.reciprocal(other), input)
+    return torch.div(input, other)
+
+
+def _lower(b: Builder, call: LowerCall) -> Any:
+    values = [operand_value(b, call, 0), operand_value(b, call, 1)]
+    if call.attrs.get("by_reciprocal"):
+        return b.add("Mul", [b.add("Reciprocal", [values[1]]), values[0]])
+    return b.add("Div", values)
+
+
+def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
+    numerator, divisor = bound.tensors
+    if not builder.is_tensor(divisor):
+        return builder.call("div_scalar", (numerator,), {"divisor": divisor}, part="div")
+    if not builder.is_tensor(numerator) and numerator == 1:
+        return builder.call("reciprocal", (divisor,), part="reciprocal")
+    inverse = builder.call("reciprocal", (divisor,), part="reciprocal", forced_dtype=qint16)
+    return builder.call("mul", (numerator, inverse), part="mul")
+
+
+register(
+    OpSpec(
+        name="div",
+        family="elementwise",
+        rule=Rule.DECOMPOSED,
+        roles=("input", "other"),
+        targets=(
+            FunctionTarget(torch.div, _bind),
+            FunctionTarget(torch.divide, _bind),
+            FunctionTarget(torch.true_divide, binary),
+            FunctionTarget(operator.truediv, binary),
+            FunctionTarget(operator.itruediv, binary),
+            MethodTarget("div", _bind),
+            MethodTarget("div_", _bind),
+            MethodTarget("divide", _bind),
+            MethodTarget("divide_", _bind),
+            MethodTarget("true_divide", binary),
+            MethodTarget("true_divide_", binary),
+            MethodTarget("__truediv__", binary),
+            MethodTarget("__div__", binary),
+            MethodTarget("__rtruediv__", _bind_reflected),
+            MethodTarget("__rdiv__", _bind_reflected),
+            MethodTarget("__itruediv__", binary),
+            MethodTarget("__idiv__", binary),
+        ),
+        float_kernel=_div,
+        lower=_lower,
+        decompose=_decompose,
+        flops=output_elements,
+        sample=sample_binary,
+        doc="input / other: reciprocal table of other (qint16) and mul; a number: div_scalar",
+    )
+)

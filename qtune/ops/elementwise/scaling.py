@@ -1,0 +1,91 @@
+"""Integer multipliers over a common shift, for sums, selections and comparisons (numerics.md 3).
+
+Operands of different dtypes: an int8 code beside an int16 one counts as 256 int16 codes of a scale
+256 times smaller, so its multiplier is 256 times one of 15 bits. Without that the int16 operand
+would be left with 7 bits of its multiplier, and the sum off by up to 256 steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qtune.arith.requantize import common_shift, multiplier_shift
+from qtune.dtype import QuantDType
+from qtune.ops.kernel import ConvertContext, Value
+
+LARGEST_SHIFT = 46
+"""From a shift of 47 on every term rounds to 0 (numerics.md section 2.3)."""
+
+LEFT_SHIFT = 16
+"""A sum of at least one step, shifted left this far, saturates int16: further adds nothing."""
+
+TERM_LIMIT = 1 << 61
+"""A constant of a sum is cut here: it saturates every output, and int64 sums can't wrap."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommonShift:
+    """Multipliers ``m`` of several operands over one shift ``n``, which lies in 0 .. 46."""
+
+    m: tuple[int, ...]
+    n: int
+
+    def term(self, steps: float) -> int:
+        """The integer a number of ``steps`` output scales adds: ``floor(steps * 2**n + 0.5)``."""
+        return fixed_point(steps * 2.0**self.n)
+
+
+def fixed_point(value: float) -> int:
+    """``floor(value + 0.5)``, cut at ``TERM_LIMIT``; infinities too.
+
+    >>> fixed_point(2.5), fixed_point(-2.5)
+    (3, -2)
+    """
+    cut = max(-float(TERM_LIMIT), min(float(TERM_LIMIT), value))
+    return math.floor(cut + 0.5) if abs(cut) < 2.0**52 else int(cut)
+
+
+def shared(ctx: ConvertContext, terms: Sequence[tuple[float, QuantDType]]) -> CommonShift:
+    """Common shift of operands, each given by its real factor and its dtype.
+
+    A factor whose multiplier becomes 0 is reported. Shifts outside 0 .. 46 are replaced by equal
+    ones: beyond 46 all terms are 0, below 0 the multipliers are shifted left.
+    """
+    widest = max(dtype.bits for _, dtype in terms)
+    moved = [widest - dtype.bits for _, dtype in terms]
+    factors = [factor for factor, _ in terms]
+    m, n = common_shift([math.ldexp(f, -bits) for f, bits in zip(factors, moved, strict=True)])
+    result = _in_range(tuple(v << bits for v, bits in zip(m, moved, strict=True)), n)
+    for index, (multiplier, factor) in enumerate(zip(result.m, factors, strict=True)):
+        if multiplier == 0 and factor != 0:
+            ctx.report(
+                "zero_multiplier",
+                f"operand {index} is lost: its scale is {abs(factor):.3g} of the output's, so its "
+                "multiplier over the common shift becomes 0. Check the range of the operands",
+                operand=index,
+                factor=factor,
+            )
+    return result
+
+
+def single(factor: float) -> CommonShift:
+    """The one multiplier of a product or a sum of codes, with a shift in 0 .. 46."""
+    m, n = multiplier_shift(factor)
+    return _in_range((m,), n)
+
+
+def _in_range(m: tuple[int, ...], n: int) -> CommonShift:
+    if n > LARGEST_SHIFT:
+        return CommonShift((0,) * len(m), 0)
+    if n < 0:
+        return CommonShift(tuple(v << min(-n, LEFT_SHIFT) for v in m), 0)
+    return CommonShift(m, n)
+
+
+def integers(ctx: ConvertContext, **numbers: int) -> list[Value]:
+    """One int64 scalar constant for each number, named by its keyword."""
+    return [ctx.constant(np.array(v, dtype=np.int64), name) for name, v in numbers.items()]

@@ -1,0 +1,1 @@
+"""Who gets which dtype, observer and threshold, with the reason for each decision."""

@@ -1,0 +1,155 @@
+"""The settings of one fused group, after all templates: what is asked, before what is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from qtune.dtype import QuantDType, qint8
+from qtune.errors import QconfigError
+from qtune.qconfig.dtypes import Float, PortDType
+from qtune.qconfig.plan import UNSET, OpView
+from qtune.qconfig.qconfig import FakeQuantizeConstructor, QConfig, weight_constructor
+from qtune.qconfig.rules import Level, Setting, input_ports, match
+from qtune.qconfig.setter import QconfigSetter
+from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.observer import MinMaxObserver
+
+REFERENCE = "reference qconfig"
+MODULE = "module.qconfig"
+
+
+@dataclass(frozen=True, slots=True)
+class PortConfig:
+    """What is asked for one port. ``dtype`` ``None``: nothing. ``level``: of the dtype's rule,
+    or of the threshold's if that is higher.
+    """
+
+    constructor: FakeQuantizeConstructor
+    dtype: PortDType | None = None
+    rule: str = REFERENCE
+    level: Level = Level.DEFAULT
+    threshold: float | None = None
+    dtype_frozen: bool = False
+    threshold_frozen: bool = False
+
+    def with_setting(self, setting: Setting) -> PortConfig:
+        """The config after a later rule; what an earlier one froze stays."""
+        config = self
+        if setting.dtype is not None and not self.dtype_frozen:
+            config = replace(
+                config,
+                dtype=setting.dtype,
+                rule=setting.rule,
+                level=setting.level,
+                dtype_frozen=setting.frozen,
+            )
+        if setting.threshold is not None and not self.threshold_frozen:
+            config = replace(
+                config,
+                threshold=setting.threshold,
+                rule=config.rule if config.dtype is not None else setting.rule,
+                level=max(config.level, setting.level),
+                threshold_frozen=setting.frozen,
+            )
+        return config
+
+
+@dataclass(slots=True)
+class GroupConfig:
+    """``output`` of the group; weights and inputs by member: ``ports[name, "input-0"]``.
+
+    ``kept_float``: why the group stays float by configuration.
+    """
+
+    output: PortConfig
+    ports: dict[tuple[str, str], PortConfig] = field(default_factory=dict)
+    kept_float: str | None = None
+
+
+class Configurator:
+    """Applies reference, templates and ``module.qconfig`` to one group after the other.
+
+    ``used`` collects the rules that spoke to some port.
+    """
+
+    def __init__(self, setter: QconfigSetter) -> None:
+        self._setter = setter
+        self._grids: dict[int, QuantDType] = {}
+        self.used: set[str] = set()
+
+    def configure(self, group: Sequence[OpView]) -> GroupConfig:
+        """What is asked for the members of one fused group (or one operator)."""
+        reference = self._setter.reference_qconfig
+        config = GroupConfig(self._port(reference, "output", REFERENCE, Level.DEFAULT))
+        for view in group:
+            for port in _port_names(view):
+                wanted = self._port(reference, port, REFERENCE, Level.DEFAULT)
+                if port.startswith("input") and not view.is_gemm:
+                    wanted = replace(wanted, dtype=None)
+                config.ports[view.name, port] = wanted
+        for template in self._setter.templates:
+            for setting in template.settings(group):
+                self._apply(config, setting)
+        self._apply_module_qconfigs(config, group)
+        if config.output.dtype is Float.OPERATOR:
+            config.kept_float = f"kept float by {config.output.rule}"
+        return config
+
+    def _apply(self, config: GroupConfig, setting: Setting) -> None:
+        self.used.add(setting.rule)
+        if setting.port == "output":
+            config.output = config.output.with_setting(setting)
+            return
+        key = (setting.name, setting.port)
+        if key not in config.ports:
+            raise QconfigError(f"{setting.rule}: {setting.name} has no port {setting.port!r}")
+        config.ports[key] = config.ports[key].with_setting(setting)
+
+    def _apply_module_qconfigs(self, config: GroupConfig, group: Sequence[OpView]) -> None:
+        given = [view for view in group if view.module_qconfig is not UNSET]
+        if not given:
+            return
+        nearest = max(given, key=lambda view: match(view.module_qconfig_path, view) or (0, 0))
+        for view in given:
+            where = f"{MODULE} of {view.module_qconfig_path or 'the model'}"
+            if not isinstance(view.module_qconfig, QConfig):
+                if view is nearest or view.is_gemm:
+                    config.kept_float = f"{where} is None"
+                continue
+            if view is nearest:
+                config.output = self._port(view.module_qconfig, "output", where, Level.MODULE)
+            for port in _port_names(view):
+                wanted = self._port(view.module_qconfig, port, where, Level.MODULE)
+                config.ports[view.name, port] = wanted
+
+    def _port(self, qconfig: QConfig, port: str, rule: str, level: Level) -> PortConfig:
+        """A port as a qconfig has it; an absent input asks for nothing, others for float."""
+        kind = port.partition("-")[0]
+        own: FakeQuantizeConstructor | None = getattr(qconfig, kind)
+        if own is not None:
+            return PortConfig(own, self._grid(own, rule), rule, level)
+        if kind == "weight":
+            return PortConfig(weight_constructor(qint8), Float.PORT, rule, level)
+        fallback = qconfig.output or qconfig.input or _DEFAULT_ACTIVATION
+        return PortConfig(fallback, Float.PORT if kind == "output" else None, rule, level)
+
+    def _grid(self, constructor: FakeQuantizeConstructor, rule: str) -> QuantDType:
+        key = id(constructor)
+        if key not in self._grids:
+            built = constructor()
+            if not isinstance(built, FakeQuantize):
+                raise QconfigError(
+                    f"{rule}: expected a constructor of FakeQuantize but {constructor!r} built "
+                    f"a {type(built).__name__}"
+                )
+            self._grids[key] = built.dtype
+        return self._grids[key]
+
+
+def _port_names(view: OpView) -> list[str]:
+    weight = ["weight"] if view.weight else []
+    return weight + [f"input-{index}" for index in input_ports(view)]
+
+
+_DEFAULT_ACTIVATION = FakeQuantize.with_args(observer=MinMaxObserver)

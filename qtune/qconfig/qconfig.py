@@ -1,0 +1,174 @@
+"""``QConfig``: the fake-quantize constructors of an operator's ports, and ready-made ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qtune.dtype import QuantDType, qint8
+from qtune.errors import QconfigError
+from qtune.qconfig.dtypes import Float, port_dtype
+from qtune.quantizers.constructor import Constructor
+from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.fixed import FixedScaleObserver
+from qtune.quantizers.mse import MSEObserver
+from qtune.quantizers.observer import (
+    MinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+    Observer,
+)
+
+FakeQuantizeConstructor = Callable[..., FakeQuantize]
+
+WEIGHT_AVERAGING = 1.0
+"""Weights are known whole at every step, so their range is taken as it is, not averaged."""
+
+OBSERVERS: Mapping[str, type[Observer]] = {
+    "min_max": MinMaxObserver,
+    "mse": MSEObserver,
+    "fixed_scale": FixedScaleObserver,
+}
+_LATER_OBSERVERS = ("percentile", "kl", "mix", "clip", "clip_std", "histogram")
+_LATER_FAKE_QUANTS = ("lsq", "pact")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class QConfig:
+    """How the ports of an operator are quantized.
+
+    Each of ``input``, ``weight`` and ``output`` is ``None`` or builds a ``FakeQuantize``
+    (``FakeQuantize.with_args(...)``). ``activation`` is the old name of ``output``. Without an
+    ``output`` a GEMM gives its high-precision result and any other operator stays float; without
+    a ``weight`` an operator that has one stays float; without an ``input`` operands come as their
+    producers give them. Calling a qconfig returns it.
+    """
+
+    input: FakeQuantizeConstructor | None
+    weight: FakeQuantizeConstructor | None
+    output: FakeQuantizeConstructor | None
+
+    def __init__(
+        self,
+        input: FakeQuantizeConstructor | None = None,
+        weight: FakeQuantizeConstructor | None = None,
+        output: FakeQuantizeConstructor | None = None,
+        *,
+        activation: FakeQuantizeConstructor | None = None,
+    ) -> None:
+        if output is not None and activation is not None:
+            raise QconfigError("QConfig: activation is the old name of output; give one of them")
+        ports = {"input": input, "weight": weight, "output": output or activation}
+        for port, constructor in ports.items():
+            if constructor is not None and not callable(constructor):
+                raise QconfigError(
+                    f"QConfig: {port} must be None or build a FakeQuantize, for example "
+                    f"FakeQuantize.with_args(dtype=qint8), but got {constructor!r}"
+                )
+            object.__setattr__(self, port, constructor)
+
+    @property
+    def activation(self) -> FakeQuantizeConstructor | None:
+        """The old name of ``output``."""
+        return self.output
+
+    def __call__(self) -> QConfig:
+        """Itself: the documents write ready-made qconfigs with and without a call."""
+        return self
+
+
+def get_qconfig(
+    observer: type[Observer] = MinMaxObserver,
+    in_dtype: QuantDType | torch.dtype | str | None = None,
+    weight_dtype: QuantDType | torch.dtype | str | None = qint8,
+    out_dtype: QuantDType | torch.dtype | str | None = qint8,
+    fix_scale: bool = False,
+) -> QConfig:
+    """A qconfig with one observer for inputs and outputs; weights are min-max per channel.
+
+    ``None`` (or ``torch.float32``) leaves the port out. ``fix_scale`` stops the scales of inputs
+    and outputs after the first batch or the loaded state (``averaging_constant`` 0).
+    """
+    if not (isinstance(observer, type) and issubclass(observer, Observer)):
+        raise QconfigError(f"get_qconfig: expected an observer class but got {observer!r}")
+    if observer is FixedScaleObserver:
+        raise QconfigError(
+            "get_qconfig: one fixed scale for every operator makes no sense; give thresholds in "
+            "ModuleNameTemplate"
+        )
+    options: dict[str, Any] = {"averaging_constant": 0} if fix_scale else {}
+
+    def activation(dtype: object, port: str) -> Constructor | None:
+        grid = port_dtype(dtype, f"get_qconfig: {port}")
+        if isinstance(grid, Float):
+            return None
+        return FakeQuantize.with_args(observer=observer, dtype=grid, **options)
+
+    weight = port_dtype(weight_dtype, "get_qconfig: weight_dtype")
+    return QConfig(
+        input=activation(in_dtype, "in_dtype"),
+        weight=None if isinstance(weight, Float) else weight_constructor(weight),
+        output=activation(out_dtype, "out_dtype"),
+    )
+
+
+def get_default_qconfig(
+    activation_fake_quant: str | None = "fake_quant",
+    weight_fake_quant: str | None = "fake_quant",
+    activation_observer: str | None = "min_max",
+    weight_observer: str | None = "min_max",
+    activation_qkwargs: Mapping[str, Any] | None = None,
+    weight_qkwargs: Mapping[str, Any] | None = None,
+) -> QConfig:
+    """A qconfig from names. Fake-quantizes: ``fake_quant`` or ``None``; observers: ``min_max``,
+    ``mse``, ``fixed_scale``.
+
+    ``activation_qkwargs`` and ``weight_qkwargs`` go to the observer (``dtype``, ``scale``,
+    ``averaging_constant``, ``is_sync_quantize``). Weights have one scale per output channel.
+    """
+    weight_options = dict(weight_qkwargs or {})
+    if weight_options.pop("qscheme", torch.per_channel_symmetric) != torch.per_channel_symmetric:
+        raise QconfigError("get_default_qconfig: weights only support per_channel_symmetric")
+    weight_options = {"ch_axis": 0, "averaging_constant": WEIGHT_AVERAGING} | weight_options
+    weight = _named(weight_fake_quant, weight_observer, weight_options, "weight")
+    if weight is not None and weight_observer == "min_max":
+        weight = weight.with_args(observer=MovingAveragePerChannelMinMaxObserver)
+    return QConfig(
+        weight=weight,
+        output=_named(
+            activation_fake_quant, activation_observer, dict(activation_qkwargs or {}), "activation"
+        ),
+    )
+
+
+def weight_constructor(dtype: QuantDType) -> Constructor:
+    """Min-max per channel, not averaged."""
+    return FakeQuantize.with_args(
+        observer=MovingAveragePerChannelMinMaxObserver,
+        dtype=dtype,
+        ch_axis=0,
+        averaging_constant=WEIGHT_AVERAGING,
+    )
+
+
+def _named(
+    fake_quant: str | None, observer: str | None, options: dict[str, Any], port: str
+) -> Constructor | None:
+    if fake_quant is None:
+        return None
+    if fake_quant in _LATER_FAKE_QUANTS or observer in _LATER_OBSERVERS:
+        later = fake_quant if fake_quant in _LATER_FAKE_QUANTS else observer
+        raise NotImplementedError(f"get_default_qconfig: {later!r} is not done yet")
+    if fake_quant != "fake_quant":
+        raise QconfigError(
+            f"get_default_qconfig: {port}_fake_quant must be 'fake_quant' or None, "
+            f"got {fake_quant!r}"
+        )
+    if observer is None or observer not in OBSERVERS:
+        raise QconfigError(
+            f"get_default_qconfig: {port}_observer must be one of {', '.join(OBSERVERS)}, "
+            f"got {observer!r}"
+        )
+    return FakeQuantize.with_args(observer=OBSERVERS[observer], **options)

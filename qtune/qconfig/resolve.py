@@ -1,0 +1,163 @@
+"""From the operators and the configuration to one plan per operator, each choice explained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qtune.dtype import QuantDType
+from qtune.errors import ArgumentError, QconfigError
+from qtune.march import March, get_march
+from qtune.ops.spec import Rule
+from qtune.qconfig.config import Configurator, GroupConfig
+from qtune.qconfig.dtypes import Float, PortDType
+from qtune.qconfig.floating import float_reason, march_refusal, without_quantized_input
+from qtune.qconfig.outputs import OutputChoice, choose_output, leaves_model
+from qtune.qconfig.plan import Decision, OpQuantPlan, OpView, PortPlan, Refusal, Resolution
+from qtune.qconfig.ports import Port, plan_inputs, plan_weight
+from qtune.qconfig.setter import QconfigSetter, default_setter
+
+
+def resolve(
+    views: Sequence[OpView], setter: QconfigSetter | None = None, march: March | None = None
+) -> Resolution:
+    """Decide for every operator which ports are quantized, and how.
+
+    ``views`` in execution order; ``setter`` default as in ``prepare``; ``march`` default
+    ``get_march()``. Rules, later ones winning: the reference qconfig; the templates in their
+    order, unless an earlier one froze its setting; ``module.qconfig``, which stands alone. The
+    last GEMM before the model's end (without a fused relu) has a high-precision output unless a
+    rule names it. What the march refuses is replaced by what it takes, and said in ``explanation``.
+    """
+    return _Resolver(views, setter or default_setter(), march or get_march()).run()
+
+
+class _Resolver:
+    """The state of one ``resolve``: what each operator gives to the ones after it."""
+
+    def __init__(self, views: Sequence[OpView], setter: QconfigSetter, march: March) -> None:
+        self._views = views
+        self._setter = setter
+        self._march = march
+        self._configurator = Configurator(setter)
+        self._by_name = {view.name: view for view in views}
+        self._given: dict[str, PortDType | None] = {}
+        self._plans: dict[str, OpQuantPlan] = {}
+        self._decisions: list[Decision] = []
+        self._refused: list[Refusal] = []
+
+    def run(self) -> Resolution:
+        """Go through the groups, each at its last member."""
+        for group in _groups(self._views):
+            self._check_order(group)
+            self._resolve_group(group)
+        used = frozenset(self._configurator.used)
+        unmatched = [
+            text for t in self._setter.templates for text in t.unmatched(self._views, used)
+        ]
+        plans = {view.name: self._plans[view.name] for view in self._views}
+        return Resolution(plans, tuple(self._decisions), tuple(unmatched), tuple(self._refused))
+
+    def _check_order(self, group: Sequence[OpView]) -> None:
+        names = {view.name for view in group}
+        for view in group:
+            missing = [p for p in view.producers if p and p not in self._given and p not in names]
+            if missing:
+                raise ArgumentError(
+                    f"{view.name}: its operand {missing[0]} is not among the views before it; "
+                    "views must come in execution order"
+                )
+
+    def _resolve_group(self, group: list[OpView]) -> None:
+        config = self._configurator.configure(group)
+        reason = float_reason(group, config, self._given)
+        refused = march_refusal(group, self._march) if reason is None else None
+        if refused is not None:
+            self._refused.append(refused)
+            reason = f"{self._march} can't run it: {refused.reason}"
+        if reason is None and config.output.dtype is Float.PORT:
+            reason = without_quantized_input(group, config, self._given)
+        if reason is not None:
+            self._keep_float(group, reason)
+        else:
+            self._quantize(group, config)
+
+    def _keep_float(self, group: Sequence[OpView], reason: str) -> None:
+        for view in group:
+            self._plans[view.name] = OpQuantPlan(float_reason=reason)
+            self._given[view.name] = None if _is_plain(view) else Float.PORT
+            self._decisions.append(Decision(view.name, "operator", "", str(Float.PORT), "", reason))
+
+    def _quantize(self, group: list[OpView], config: GroupConfig) -> None:
+        inputs = {view.name: self._inputs(view, group, config) for view in group}
+        weights = {view.name: self._weight(view, config, inputs[view.name]) for view in group}
+        gemm = next((view for view in group if view.is_gemm), None)
+        operands = [] if gemm is None else _operands(inputs[gemm.name], weights[gemm.name])
+        leaves = leaves_model(group[-1], self._by_name)
+        choice = choose_output(group, config, operands, self._march, leaves, inputs)
+        self._decisions.extend(choice.decisions)
+        for view in group:
+            self._plans[view.name] = _plan(view, choice, inputs[view.name], weights[view.name])
+            self._given[view.name] = choice.given[view.name]
+
+    def _inputs(
+        self, view: OpView, group: Sequence[OpView], config: GroupConfig
+    ) -> dict[int, Port]:
+        inner = {member.name for member in group}
+        ports = plan_inputs(view, config, self._given, self._march, inner)
+        self._decisions.extend(p.decision for p in ports.values() if p.decision is not None)
+        return ports
+
+    def _weight(self, view: OpView, config: GroupConfig, inputs: dict[int, Port]) -> Port | None:
+        if not view.weight:
+            return None
+        port = plan_weight(view, config, inputs, self._march)
+        if port.decision is not None:
+            self._decisions.append(port.decision)
+        return port
+
+
+def _plan(
+    view: OpView, choice: OutputChoice, inputs: dict[int, Port], weight: Port | None
+) -> OpQuantPlan:
+    if view.name in choice.float_reasons:
+        return OpQuantPlan(float_reason=choice.float_reasons[view.name])
+    given = choice.given[view.name]
+    plans: dict[int, PortPlan] = {i: p.plan for i, p in inputs.items() if p.plan is not None}
+    return OpQuantPlan(
+        output=choice.outputs.get(view.name),
+        weight=weight.plan if weight else None,
+        inputs=plans,
+        dtype=given if isinstance(given, QuantDType) else None,
+        high_precision=view.name == choice.high_precision,
+    )
+
+
+def _operands(inputs: dict[int, Port], weight: Port | None) -> list[QuantDType]:
+    """dtypes of the two factors of a GEMM."""
+    factors = [port.dtype for port in inputs.values()]
+    return factors[:1] + [weight.dtype] if weight else factors[:2]
+
+
+def _groups(views: Sequence[OpView]) -> list[list[OpView]]:
+    """The fused groups in the order of their last members."""
+    groups: dict[str, list[OpView]] = {}
+    for view in views:
+        if view.rule is Rule.DECOMPOSED:
+            raise QconfigError(
+                f"{view.name}: {view.op} must be decomposed before dtypes are resolved"
+            )
+        groups.setdefault(view.group or view.name, []).append(view)
+    places = {view.name: place for place, view in enumerate(views)}
+    if len(places) != len(views):
+        twice = [v.name for i, v in enumerate(views) if places[v.name] != i]
+        raise ArgumentError(f"operator {twice[0]!r} occurs twice among the views")
+    for name, group in groups.items():
+        if group[-1].name != name:
+            raise ArgumentError(
+                f"group {name!r} must be named after its last member, which is {group[-1].name!r}"
+            )
+    return sorted(groups.values(), key=lambda group: places[group[-1].name])
+
+
+def _is_plain(view: OpView) -> bool:
+    return view.rule is Rule.NO_SCALE and not view.dequantizes

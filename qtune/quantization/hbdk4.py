@@ -1,0 +1,133 @@
+"""Export for nash: ``pre_export`` (look-up tables in torch), ``export`` and ``convert``."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from qtune.errors import ExportError
+from qtune.hbir.module import HbirModule
+from qtune.march import March
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.propagate import operand_quantizer, value_quantizers
+from qtune.nn.qat import QATOp, iter_stubs
+from qtune.nn.table import TableOp, make_table
+from qtune.ops.spec import Rule
+from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.scope import not_calibrated
+from qtune.quantizers.state import FakeQuantState
+
+__all__ = ["convert", "export", "pre_export"]
+
+
+def pre_export(model: nn.Module, inplace: bool = False) -> PreparedModel:
+    """Return ``model`` with its element-wise functions as integer look-up tables, still in torch.
+
+    A table maps the codes of its input to the codes of its output (numerics.md section 3): 256
+    entries for qint8, segments over the observed range for qint16. ``inplace`` changes ``model``
+    itself. A model that is pre-exported already stays as it is.
+
+    Raises ``ExportError`` in training mode or while observers are active, ``NotCalibratedError``
+    for fake-quantizes without a scale.
+    """
+    if not isinstance(model, PreparedModel):
+        raise NotImplementedError(
+            f"pre_export: expected a model made by prepare, got {type(model).__name__}; single "
+            "sub-modules are not done yet"
+        )
+    _check_state(model)
+    result = model if inplace else copy.deepcopy(model)
+    known = value_quantizers(result)
+    for node, op in list(result.operators()):
+        if op.spec.rule is Rule.TABLE and not isinstance(op, TableOp):
+            _replace(result, node, op, operand_quantizer(op, node, 0, known))
+    result.recompile()
+    return result
+
+
+def export(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    name: str = "forward",
+    input_names: Any = None,
+    output_names: Any = None,
+    input_descs: Any = None,
+    output_descs: Any = None,
+    native_pytree: bool = True,
+) -> HbirModule:
+    """Return the fake-quant HBIR module (qat.bc) of a prepared model, which stays as it is.
+
+    Applies :func:`pre_export` first. Arguments as in ``qtune.hbir.export.export``.
+    """
+    from qtune.hbir.export import export as export_graph
+
+    return export_graph(
+        pre_export(model),
+        example_inputs,
+        name=name,
+        input_names=input_names,
+        output_names=output_names,
+        input_descs=input_descs,
+        output_descs=output_descs,
+        native_pytree=native_pytree,
+    )
+
+
+def convert(
+    m: HbirModule, march: March | str | None = None, advice: bool = False, advice_path: str = ""
+) -> HbirModule:
+    """Return the integer module (quantized.bc); see ``qtune.bpu.compiler.convert``."""
+    from qtune.bpu.compiler import convert as convert_module
+
+    return convert_module(m, march, advice, advice_path)
+
+
+def _check_state(model: PreparedModel) -> None:
+    stubs = list(iter_stubs(model))
+    if model.training or any(quantizer.training for _, _, quantizer in stubs):
+        raise ExportError("pre_export: the model is in training mode; call model.eval() first")
+    for state in (FakeQuantState.CALIBRATION, FakeQuantState._FLOAT):
+        names = [f"{name} {kind}" for name, kind, q in stubs if q.state is state]
+        if names:
+            raise ExportError(
+                f"pre_export: {len(names)} fake-quantizes are in {state} (first: {names[0]}), so "
+                "the model does not quantize; call set_fake_quantize(model, "
+                "FakeQuantState.VALIDATION) first"
+            )
+    unobserved = [quantizer.name for _, _, quantizer in stubs if not bool(quantizer.observed)]
+    if unobserved:
+        raise not_calibrated(unobserved)
+
+
+def _replace(model: PreparedModel, node: fx.Node, op: QATOp, source: FakeQuantize | None) -> None:
+    """Put the table in place of ``op``; one without quantized input and output stays float.
+
+    A shared operator whose calls get inputs on several grids has one table for each.
+    """
+    if op.activation_post_process is None or source is None:
+        return
+    if node.kwargs:
+        raise ExportError(
+            f"{op.name}: {op.op} takes numbers computed while the model runs "
+            f"({', '.join(node.kwargs)}), so it has no table; make them constants"
+        )
+    path, number = op.name, 0
+    while isinstance(present := _at(model, path), TableOp):
+        if torch.equal(present.input_scale, source.scale) and present.in_dtype == source.dtype:
+            node.target = path
+            return
+        number += 1
+        path = f"{op.name}_{number}"
+    model.set_submodule(path, make_table(op, source))
+    node.target = path
+
+
+def _at(model: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        return None

@@ -1,0 +1,206 @@
+"""``prepare``: from a float model to a calibration / QAT model, step by step."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import logging
+from typing import Any
+
+from torch import nn
+
+from qtune.capture.fusion import FusionResult
+from qtune.capture.graph import GraphModel
+from qtune.capture.inputs import as_example_list
+from qtune.capture.recorder import capture
+from qtune.errors import PrepareError
+from qtune.march import March, get_march
+from qtune.modes import QATMode, get_qat_mode
+from qtune.nn.prepared import FloatOp, PreparedModel, UnfusedOps
+from qtune.qconfig.plan import Resolution
+from qtune.qconfig.resolve import resolve
+from qtune.qconfig.setter import QconfigSetter, default_setter
+from qtune.quantization.border import Border
+from qtune.quantization.configure import attach, nearest_qconfig, operator_views, users_of
+from qtune.quantization.decompose import decompose_all
+from qtune.quantization.functionals import name_functional_calls
+from qtune.quantization.fuse import fold_batch_norms, fuse
+from qtune.quantization.operators import Operators, remove_unused_attributes
+from qtune.quantization.region import DEQUANT, Region, classify
+from qtune.quantization.rundir import write_run_files
+
+_log = logging.getLogger(__name__)
+
+_PASSES = 8
+"""Most rounds until the operators that the configuration keeps float are settled."""
+
+
+class PrepareMethod(enum.Enum):
+    """How the model's graph is found."""
+
+    EAGER = "eager"
+    """Replace modules one by one, without a graph."""
+    SYMBOLIC = "symbolic"
+    """Trace with torch.fx."""
+    JIT = "jit"
+    """Record a run on example inputs; quantize everything."""
+    JIT_STRIP = "jit_strip"
+    """Record a run; where the model has QuantStubs, quantize what lies between the stubs."""
+
+
+def prepare(
+    model: nn.Module,
+    example_inputs: Any = None,
+    qconfig_setter: QconfigSetter | None = None,
+    method: PrepareMethod = PrepareMethod.JIT_STRIP,
+) -> PreparedModel:
+    """Return the calibration / QAT model of ``model``, which stays untouched.
+
+    ``example_inputs``: a tensor, a tuple of the positional arguments, or ``qtune.Inputs``. Other
+    batch and image sizes work later. ``qconfig_setter``: default everything qint8, the last GEMM
+    before the model's end with high-precision output. The result is in the state QAT.
+
+    Writes ``model_check_result.txt``, ``qconfig_dtypes.pt``, ``qconfig_dtypes.pt.py`` and
+    ``fx_graph.txt`` into the run directory (see ``qtune.quantization.rundir``).
+
+    Raises ``MarchError`` without a march or for operators that it can't run, ``PrepareError`` for
+    unusable arguments.
+    """
+    march = get_march()
+    _check_arguments(model, example_inputs, qconfig_setter, method)
+    examples = as_example_list(example_inputs)
+    if len(examples) > 1:
+        raise NotImplementedError(
+            "prepare: several example inputs (one graph per branch) are not done yet; pass the one "
+            "whose branch is deployed"
+        )
+    inputs = examples[0]
+    root = copy.deepcopy(model)
+    graph = capture(root, inputs)
+    setter = qconfig_setter or default_setter()
+    prepared = _Preparation(model, graph, setter, march, method).run()
+    write_run_files(prepared, inputs)
+    return prepared
+
+
+def _check_arguments(model: Any, example_inputs: Any, setter: Any, method: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise PrepareError(
+            f"prepare: expected a torch.nn.Module but got {model!r} (type={type(model).__name__})"
+        )
+    if isinstance(model, GraphModel):
+        raise PrepareError("prepare: this model is prepared already; pass the float model")
+    if not isinstance(method, PrepareMethod):
+        raise PrepareError(f"prepare: method must be a PrepareMethod but got {method!r}")
+    if method in (PrepareMethod.EAGER, PrepareMethod.SYMBOLIC):
+        raise NotImplementedError(f"prepare: {method} is not done yet; use PrepareMethod.JIT_STRIP")
+    if get_qat_mode() is not QATMode.FuseBN:
+        raise NotImplementedError(f"prepare: QAT mode {get_qat_mode()} is not done yet")
+    if example_inputs is None:
+        raise PrepareError(
+            f"prepare: {method} records the model while it runs and needs example_inputs: a "
+            "tensor, a tuple of the positional arguments, or qtune.Inputs(...)"
+        )
+    if setter is not None and not isinstance(setter, QconfigSetter):
+        raise PrepareError(
+            f"prepare: qconfig_setter must be a QconfigSetter but got {setter!r} "
+            f"(type={type(setter).__name__})"
+        )
+
+
+class _Preparation:
+    """The steps after capture, on one graph."""
+
+    def __init__(
+        self,
+        float_model: nn.Module,
+        graph: GraphModel,
+        setter: QconfigSetter,
+        march: March,
+        method: PrepareMethod,
+    ) -> None:
+        self.float_model = float_model
+        self.model = graph
+        self.setter = setter
+        self.march = march
+        self.strip = method is PrepareMethod.JIT_STRIP
+        self.ops = Operators(graph, float_model.training)
+        self.forced: dict[str, str] = {}
+
+    def run(self) -> PreparedModel:
+        ops = self.ops
+        name_functional_calls(self.model, ops.graph)
+        ops.replace_calls()
+        self._force_unconfigured()
+        region = classify(ops, self.forced, strip=self.strip)
+        decompose_all(ops, [node for node in ops.graph.nodes if node in region.quantized])
+        self._force_unconfigured()
+        region, fusion, resolution = self._settle()
+        resolution.raise_refused(str(self.march))
+        fold_batch_norms(ops, fusion.groups)
+        attach(ops, dict(resolution.plans))
+        remove_unused_attributes(ops.graph)
+        ops.graph.lint()
+        return self._result(region, fusion, resolution)
+
+    def _force_unconfigured(self) -> None:
+        """Operators whose nearest ``module.qconfig`` is ``None`` stay float."""
+        for node in self.ops.graph.nodes:
+            if self.ops.op(node) is None:
+                continue
+            qconfig, path = nearest_qconfig(self.float_model, node)
+            if qconfig is None:
+                self.forced[node.meta["name"]] = f"module.qconfig of {path or 'the model'} is None"
+
+    def _settle(self) -> tuple[Region, FusionResult, Resolution]:
+        """Stubs, groups and dtypes; again where the configuration keeps more operators float."""
+        for _ in range(_PASSES):
+            region = classify(self.ops, self.forced, strip=self.strip)
+            border = Border(self.ops, region)
+            border.insert()
+            fusion = fuse(self.ops, region)
+            views = operator_views(self.ops, region, self.float_model)
+            resolution = resolve(views, self.setter, self.march)
+            more = self._newly_float(region, resolution)
+            if not more:
+                return region, fusion, resolution
+            self.forced.update(more)
+            border.remove()
+        raise PrepareError(
+            f"prepare: which operators stay float did not settle in {_PASSES} rounds; still open: "
+            f"{', '.join(more)}"
+        )
+
+    def _newly_float(self, region: Region, resolution: Resolution) -> dict[str, str]:
+        """Operators that the configuration keeps float in the middle of quantized ones."""
+        found: dict[str, str] = {}
+        for node in self.ops.graph.nodes:
+            name = node.meta.get("name")
+            plan = resolution.plans.get(name) if name else None
+            if node not in region.quantized or plan is None or plan.float_reason is None:
+                continue
+            users = [user for user in users_of(node) if user in region.quantized]
+            if any(user.meta["op"] != DEQUANT for user in users):
+                found[name] = plan.float_reason
+        return found
+
+    def _result(
+        self, region: Region, fusion: FusionResult, resolution: Resolution
+    ) -> PreparedModel:
+        self.model.recompile()
+        prepared = PreparedModel.of(self.model)
+        reasons = dict(region.reasons)
+        for name, plan in resolution.plans.items():
+            if plan.float_reason is not None:
+                reasons.setdefault(name, plan.float_reason)
+        kinds = {n.meta["name"]: n.meta["op"] for n in self.ops.graph.nodes if "name" in n.meta}
+        prepared.float_ops = tuple(FloatOp(name, kinds[name], r) for name, r in reasons.items())
+        prepared.unfused = tuple(
+            UnfusedOps(tuple(n.meta["name"] for n in item.nodes), item.reason)
+            for item in fusion.unfused
+        )
+        prepared.resolution = resolution
+        prepared.march = str(self.march)
+        for op in prepared.float_ops:
+            _log.info("%s (%s) stays float: %s", op.name, op.op, op.reason)
+        return prepared

@@ -1,0 +1,95 @@
+"""The files that ``prepare`` leaves behind, and where.
+
+The run directory is ``./.model_check_results``; the environment variable ``QTUNE_RUN_DIR`` names
+another one, empty it turns the files off.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat import iter_stubs
+from qtune.qconfig.explain import explain
+from qtune.report.files import write_text, write_with
+from qtune.report.table import text_table
+
+DEFAULT = ".model_check_results"
+VARIABLE = "QTUNE_RUN_DIR"
+
+_log = logging.getLogger(__name__)
+
+
+def run_directory() -> Path | None:
+    """Where files go, ``None`` if they are turned off."""
+    name = os.environ.get(VARIABLE, DEFAULT)
+    return Path(name) if name else None
+
+
+def dtypes_of(model: PreparedModel) -> dict[str, dict[str, str]]:
+    """dtype names by operator and port (``output``, ``weight``, ``input-0``, ...)."""
+    found: dict[str, dict[str, str]] = {}
+    for name, port, quantizer in iter_stubs(model):
+        found.setdefault(name, {})[port] = str(quantizer.dtype)
+    return found
+
+
+def write_run_files(model: PreparedModel, inputs: Any) -> None:
+    """Write ``qconfig_dtypes.pt`` (+ ``.py``), ``fx_graph.txt`` and ``model_check_result.txt``.
+
+    A directory that can't be written to is a warning, not an error: the model is fine.
+    """
+    directory = run_directory()
+    if directory is None:
+        return
+    dtypes = dtypes_of(model)
+    try:
+        write_with(directory / "qconfig_dtypes.pt", lambda path: torch.save(dtypes, path))
+        write_text(directory / "qconfig_dtypes.pt.py", _readable(dtypes))
+        write_text(directory / "fx_graph.txt", graph_text(model))
+        write_text(directory / "model_check_result.txt", check_text(model))
+    except OSError as error:
+        _log.warning("prepare: no files in %s: %s", directory, error)
+
+
+def graph_text(model: PreparedModel) -> str:
+    """The graph as a table, one line per node."""
+    rows = [
+        (
+            node.op,
+            node.meta.get("name", node.name),
+            node.meta.get("op", ""),
+            node.meta.get("group", ""),
+            ", ".join(str(n.meta.get("name", n.name)) for n in node.all_input_nodes),
+            node.meta.get("shape", ""),
+            node.meta.get("source", ""),
+        )
+        for node in model.graph.nodes
+    ]
+    return text_table(rows, ("node", "name", "op", "group", "inputs", "shape", "source")) + "\n"
+
+
+def check_text(model: PreparedModel) -> str:
+    """What stays float and why, what is not fused and why, and every decision on dtypes."""
+    parts = []
+    if model.float_ops:
+        rows = [(op.name, op.op, op.reason) for op in model.float_ops]
+        table = text_table(rows, ("name", "op", "reason"))
+        parts.append(f"These operators stay float:\n{table}")
+    if model.unfused:
+        unfused = [(", ".join(item.names), item.reason) for item in model.unfused]
+        table = text_table(unfused, ("names", "reason"))
+        parts.append(f"Fusable operators that are not fused:\n{table}")
+    if model.resolution is not None:
+        parts.append(explain(model.resolution))
+    return "\n\n".join(parts)
+
+
+def _readable(dtypes: dict[str, dict[str, str]]) -> str:
+    lines = [f"    {name!r}: {ports!r}," for name, ports in dtypes.items()]
+    return "\n".join(["qconfig_dtypes = {", *lines, "}", ""])

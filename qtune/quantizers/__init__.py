@@ -1,0 +1,1 @@
+"""Observers, fake-quantize and its states (numerics.md section 5)."""

@@ -1,0 +1,249 @@
+"""The fake-quantize module: observes, quantizes and dequantizes, as its state says."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from qtune.arith_fast.fake_quantize import fake_quantize
+from qtune.dtype import QuantDType
+from qtune.errors import ArgumentError
+from qtune.quantizers.constructor import Constructor
+from qtune.quantizers.fixed import check_zero_point, checked_scale
+from qtune.quantizers.float32 import Float32Module
+from qtune.quantizers.observer import GRIDS, MovingAverageMinMaxObserver, Observer, grid_dtype
+from qtune.quantizers.scope import current_scope, not_calibrated
+from qtune.quantizers.state import FakeQuantState
+
+_log = logging.getLogger(__name__)
+
+
+class FakeQuantize(Float32Module):
+    """``clamp(floor(x / scale + 0.5), qmin, qmax) * scale`` with an observer for the scale.
+
+    Arguments: ``observer`` is an ``Observer`` class (or its ``with_args``), which gets
+    ``observer_kwargs`` (``dtype``, ``ch_axis``, ``averaging_constant``, ...). ``channel_len``:
+    channels along ``ch_axis``. ``name``: how errors call it.
+
+    ``state`` decides what a call does (numerics.md section 5): CALIBRATION observes, VALIDATION
+    quantizes, QAT quantizes and also observes while in training mode, ``_FLOAT`` does neither.
+    Asked to quantize before any data came, it raises ``NotCalibratedError`` (inside a
+    ``forward_scope`` at its end, with all names). Empty tensors pass in every state.
+
+    Buffers: ``scale`` float32 [C]; ``observed`` bool, whether there is a scale.
+    """
+
+    scale: torch.Tensor
+    observed: torch.Tensor
+    activation_post_process: Observer
+
+    def __init__(
+        self,
+        observer: type[Observer] | Constructor = MovingAverageMinMaxObserver,
+        *,
+        channel_len: int | None = None,
+        name: str = "",
+        **observer_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        if channel_len is not None:
+            observer_kwargs["channel_len"] = channel_len
+        self.activation_post_process = _build(observer, observer_kwargs)
+        self.name = name
+        self.state = FakeQuantState.QAT
+        threshold = self.activation_post_process.threshold
+        given = self.activation_post_process.is_fixed
+        self.register_buffer("scale", torch.ones_like(threshold))
+        self.register_buffer("observed", torch.tensor(given, device=threshold.device))
+        if given:
+            self._refresh_scale()
+        self.register_load_state_dict_post_hook(_settle_loaded_scale)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def with_args(cls, **kwargs: Any) -> Constructor:
+        """This class with some arguments, to be completed and called later."""
+        return Constructor(cls, kwargs)
+
+    @property
+    def name(self) -> str:
+        """How errors call this fake-quantize."""
+        return self.activation_post_process.name
+
+    @name.setter
+    def name(self, value: str) -> None:
+        self.activation_post_process.name = value
+
+    def _is_unsized(self) -> bool:
+        return self.activation_post_process.channel_len is None
+
+    @property
+    def dtype(self) -> QuantDType:
+        """The grid."""
+        return self.activation_post_process.dtype
+
+    @property
+    def ch_axis(self) -> int:
+        """Channel axis, -1 for one scale."""
+        return self.activation_post_process.ch_axis
+
+    @property
+    def quant_min(self) -> int:
+        """Smallest code."""
+        return self.dtype.qmin
+
+    @property
+    def quant_max(self) -> int:
+        """Largest code."""
+        return self.dtype.qmax
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Observe and fake-quantize ``x`` (floating, any strides) as the state says.
+
+        Returns the dtype of ``x``. Raises ``NonFiniteError`` on NaN while it observes.
+        """
+        if self.state is FakeQuantState._FLOAT:
+            return x
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+            raise ArgumentError(f"{self._where}: expected a floating torch tensor but got {got}")
+        if self._observes:
+            self._observe(x)
+        if self.state is FakeQuantState.CALIBRATION or x.numel() == 0:
+            return x
+        if not bool(self.observed):
+            return self._pass_unobserved(x)
+        return fake_quantize(x, self.scale, self.quant_min, self.quant_max, self.ch_axis)
+
+    @torch.no_grad()
+    def set_qparams(
+        self, scale: float | torch.Tensor, zero_point: int | torch.Tensor | None = None
+    ) -> None:
+        """Set the scale by hand; it stays, also when data are observed later.
+
+        ``scale``: positive, one number or one per channel. ``zero_point``: ``None`` or 0.
+        """
+        check_zero_point(zero_point)
+        value = checked_scale(scale, self.scale.numel())
+        self.activation_post_process.give_scale(value, self.dtype)
+        self._refresh_scale()
+
+    @torch.no_grad()
+    def set_dtype(self, dtype: QuantDType | torch.dtype | str) -> None:
+        """Change the grid; the scale follows from the statistics, as if observed on it."""
+        self.activation_post_process.dtype = grid_dtype(dtype)
+        if bool(self.observed):
+            self._refresh_scale()
+
+    def observed_range(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Smallest and largest value that data had and that the scale covers, float32 [C] each.
+
+        Where no data were seen, the range of the scale.
+        """
+        low, high = self.quant_min * self.scale, self.quant_max * self.scale
+        observer = self.activation_post_process
+        if not bool(observer.observed):
+            return low, high
+        return torch.maximum(observer.min_val, low), torch.minimum(observer.max_val, high)
+
+    @property
+    def _where(self) -> str:
+        return self.name or type(self).__name__
+
+    @property
+    def _observes(self) -> bool:
+        if self.state is FakeQuantState.QAT:
+            return self.training
+        return self.state is FakeQuantState.CALIBRATION
+
+    def _observe(self, x: torch.Tensor) -> None:
+        observer = self.activation_post_process
+        observer(x)
+        if bool(observer.observed):
+            self._refresh_scale()
+
+    @torch.no_grad()
+    def _refresh_scale(self) -> None:
+        if self.scale.is_meta:
+            return
+        scale = self.activation_post_process.calculate_scale()
+        if scale.shape != self.scale.shape:
+            self.scale = torch.ones_like(scale)
+        self.scale.copy_(scale)
+        self.observed.fill_(True)
+
+    def _pass_unobserved(self, x: torch.Tensor) -> torch.Tensor:
+        scope = current_scope()
+        if scope is None:
+            raise not_calibrated([self._where])
+        scope.unobserved.append(self._where)
+        return x
+
+    def extra_repr(self) -> str:
+        """The settings and scales, as the documents print them."""
+        enabled = torch.tensor([int(self.state in _QUANTIZES)], dtype=torch.uint8)
+        observes = torch.tensor([int(self.state in _OBSERVES)], dtype=torch.uint8)
+        zero_point = torch.zeros(self.scale.numel(), dtype=torch.int64)
+        return (
+            f"fake_quant_enabled={enabled}, observer_enabled={observes},            "
+            f"quant_min={self.quant_min}, quant_max={self.quant_max}, dtype={self.dtype}, "
+            f"qscheme={self.activation_post_process.qscheme}, ch_axis={self.ch_axis},         "
+            f"scale={self.scale}, zero_point={zero_point}"
+        )
+
+
+_QUANTIZES = (FakeQuantState.QAT, FakeQuantState.VALIDATION)
+_OBSERVES = (FakeQuantState.QAT, FakeQuantState.CALIBRATION)
+
+
+def unobserved(model: nn.Module) -> list[str]:
+    """The names of all fake-quantizes in ``model`` that have no scale yet."""
+    return [
+        module.name or path or type(module).__name__
+        for path, module in model.named_modules()
+        if isinstance(module, FakeQuantize) and not bool(module.observed)
+    ]
+
+
+def _build(observer: type[Observer] | Constructor, arguments: dict[str, Any]) -> Observer:
+    cls = observer.cls if isinstance(observer, Constructor) else observer
+    if not (isinstance(cls, type) and issubclass(cls, Observer)):
+        raise ArgumentError(
+            f"FakeQuantize: expected an observer class but got {observer!r}"
+            f" (type={type(observer).__name__})"
+        )
+    known = inspect.signature(cls).parameters
+    unknown = [name for name in arguments if name not in known]
+    if unknown:
+        raise ArgumentError(
+            f"FakeQuantize: {cls.__name__} takes no {', '.join(unknown)}; it takes: "
+            f"{', '.join(known)}"
+        )
+    return cast(Observer, observer(**arguments))
+
+
+def _settle_loaded_scale(module: FakeQuantize, incompatible: Any) -> None:
+    """Bring a loaded scale to the module's own grid.
+
+    The state may come from a model with another dtype here: then the scale follows from the loaded
+    statistics. A scale that fits the statistics on no grid was set by hand and stays.
+    """
+    observer, scale = module.activation_post_process, module.scale.clone()
+    if scale.is_meta or not (bool(module.observed) or observer.is_fixed):
+        return
+    has_source = bool(observer.observed) or bool((observer.threshold > 0).all())
+    fits = has_source and any(torch.equal(observer.calculate_scale(g), scale) for g in GRIDS)
+    if not (fits or observer.is_fixed):
+        module.set_qparams(scale)
+        return
+    module._refresh_scale()
+    if not fits:
+        _log.warning(
+            "%s: the loaded scale %s is not taken, the configuration fixes it at %s",
+            module.name or type(module).__name__,
+            scale.tolist(),
+            module.scale.tolist(),
+        )

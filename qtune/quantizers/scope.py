@@ -1,0 +1,61 @@
+"""One forward of a model, as its fake-quantizes see it.
+
+Inside :func:`forward_scope` all calls of one fake-quantize are one batch to its observer, and
+those that never saw data are collected, so that the error at the end lists all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from qtune.errors import NotCalibratedError
+
+_current: ContextVar[ForwardScope | None] = ContextVar("qtune_forward_scope", default=None)
+
+
+@dataclass(slots=True)
+class ForwardScope:
+    """``unobserved``: names met without data. ``memory``: what observers keep for this forward."""
+
+    unobserved: list[str] = field(default_factory=list)
+    memory: dict[Any, Any] = field(default_factory=dict)
+
+
+def current_scope() -> ForwardScope | None:
+    """The scope of the running forward, ``None`` outside of one."""
+    return _current.get()
+
+
+@contextmanager
+def forward_scope() -> Iterator[ForwardScope]:
+    """Run one forward of a prepared model; a scope inside another is that other one.
+
+    Raises ``NotCalibratedError`` at its end if a fake-quantize was reached that never saw data.
+    """
+    outer = _current.get()
+    if outer is not None:
+        yield outer
+        return
+    scope = ForwardScope()
+    token = _current.set(scope)
+    try:
+        yield scope
+    finally:
+        _current.reset(token)
+    if scope.unobserved:
+        raise not_calibrated(scope.unobserved)
+
+
+def not_calibrated(names: Sequence[str]) -> NotCalibratedError:
+    """The error for fake-quantizes that were asked to quantize and never saw data."""
+    listed = ", ".join(dict.fromkeys(names))
+    return NotCalibratedError(
+        f"nothing is calibrated for: {listed}. These fake-quantizes never saw data and have no "
+        "scale. Call set_fake_quantize(model, FakeQuantState.CALIBRATION), run calibration data "
+        "through the prepared model itself (not through the float model), then set VALIDATION; "
+        "or load the state of a calibrated model."
+    )

@@ -1,0 +1,104 @@
+"""Containers as JSON: described, kept, rebuilt, matched."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from qtune.errors import ArgumentError
+from qtune.hbir.structure import describe, match, rebuild
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+@dataclass
+class Boxes:
+    boxes: object
+    aux: dict
+
+
+def is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+A, B, C = (np.full(2, i) for i in range(3))
+
+VALUES = [
+    A,
+    (A, [B, None], {"k": C}),
+    Pair(A, (B, "text")),
+    Boxes(A, {"k": (B, None), 3: C}),
+    [1, 2.5, True, A],
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_containers_survive_json(value):
+    spec, leaves = describe(value, is_array)
+    kept = json.loads(json.dumps(spec))
+
+    again, leaves_again = describe(rebuild(kept, leaves), is_array)
+
+    assert again == kept
+    assert all(a is b for a, b in zip(leaves, leaves_again, strict=True))
+
+
+def test_dataclass_and_namedtuple_come_back_as_their_class():
+    """Case A18."""
+    spec, leaves = describe([Boxes(A, {}), Pair(B, C)], is_array)
+
+    boxes, pair = rebuild(json.loads(json.dumps(spec)), leaves)
+
+    assert type(boxes) is Boxes
+    assert type(pair) is Pair
+
+
+def test_class_that_is_gone_comes_back_as_dict():
+    spec, leaves = describe(Pair(A, B), is_array)
+    spec["object"] = "no.such.module:Pair"
+
+    assert rebuild(spec, leaves) == {"first": A, "second": B}
+
+
+@pytest.mark.parametrize("path", ["subprocess:Popen", "os:system", "builtins:dict", "json:loads"])
+def test_only_namedtuples_and_dataclasses_are_ever_called(path):
+    spec = {"object": path, "fields": [["args", {"const": "true"}]]}
+
+    assert rebuild(spec, []) == {"args": "true"}
+
+
+def test_unknown_container_is_refused_by_name():
+    with pytest.raises(ArgumentError, match="got set"):
+        describe({1, 2}, is_array)
+
+
+def test_match_takes_leaves_in_the_order_of_the_spec():
+    spec, _ = describe({"a": A, "b": B}, is_array)
+
+    assert match(spec, {"b": B, "a": A}, is_array, "inputs") == [A, B]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": A}, "expected dict with"),
+        ({"a": A, "b": 3}, r"\['b'\]: expected a tensor, got 3"),
+        ({"a": A, "b": B, "c": C}, "expected dict with"),
+    ],
+)
+def test_match_names_what_differs(value, message):
+    spec, _ = describe({"a": A, "b": B}, is_array)
+
+    with pytest.raises(ArgumentError, match=message):
+        match(spec, value, is_array, "inputs")
+
+
+def test_constant_of_the_export_must_come_again():
+    spec, _ = describe({"x": A, "task": "det"}, is_array)
+
+    with pytest.raises(ArgumentError, match="exported with 'det'"):
+        match(spec, {"x": A, "task": "seg"}, is_array, "inputs")

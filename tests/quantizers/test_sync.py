@@ -1,0 +1,94 @@
+"""Observers over two processes (gloo)."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from qtune.errors import NonFiniteError
+from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.mse import MSEObserver
+from qtune.quantizers.observer import MinMaxObserver
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="no torch.distributed")
+
+
+def batches(rank):
+    generator = torch.Generator().manual_seed(rank)
+    first = torch.randn(2, 400, generator=generator) * (rank + 1)
+    return [first, first[:0] if rank else first * 3]
+
+
+def observers(synchronize):
+    return {
+        "min_max": MinMaxObserver(is_sync_quantize=synchronize),
+        "per_channel": MinMaxObserver(ch_axis=1, channel_len=400, is_sync_quantize=synchronize),
+        "mse": MSEObserver(is_sync_quantize=synchronize),
+    }
+
+
+def trained_in_parallel(rank):
+    """The scale and the state of one fake-quantize after three steps under DDP."""
+    torch.manual_seed(0)
+    quantizer = FakeQuantize(MinMaxObserver, is_sync_quantize=True)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), quantizer))
+    torch.manual_seed(rank + 1)
+    for _ in range(3):
+        model(torch.randn(3, 4)).sum().backward()
+    return quantizer.scale, quantizer.state.name
+
+
+def worker(rank, file, results):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+    found = {}
+    for name, observer in observers(True).items():
+        for batch in batches(rank):
+            observer(batch)
+        found[name] = (observer.absmax, observer.min_val)
+    try:
+        MinMaxObserver(is_sync_quantize=True)(torch.tensor([torch.nan if rank else 1.0]))
+        found["nan"] = "no error"
+    except NonFiniteError:
+        found["nan"] = "NonFiniteError"
+    found["ddp"] = trained_in_parallel(rank)
+    torch.save(found, f"{results}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    arguments = (str(folder / "store"), str(folder))
+    multiprocessing.start_processes(worker, arguments, nprocs=2, start_method="fork")
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("kind", ["min_max", "per_channel", "mse"])
+def test_all_ranks_have_the_statistics_of_all_data(ranks, kind):
+    """A27: a rank without data takes part too."""
+    alone = observers(False)[kind]
+    for parts in zip(batches(0), batches(1), strict=True):
+        alone(torch.cat(parts))
+    for rank in ranks:
+        absmax, low = rank[kind]
+        assert torch.equal(absmax, alone.absmax)
+        assert torch.equal(low, alone.min_val)
+
+
+def test_nan_on_one_rank_raises_on_all(ranks):
+    assert [rank["nan"] for rank in ranks] == ["NonFiniteError"] * 2
+
+
+def test_ranks_under_ddp_agree_on_scale_and_state(ranks):
+    """A27."""
+    (first, state), (second, other) = (rank["ddp"] for rank in ranks)
+    assert torch.equal(first, second)
+    assert state == other == "QAT"
+
+
+def test_sync_without_a_process_group_is_local():
+    observer = MinMaxObserver(is_sync_quantize=True)
+    observer(torch.tensor([2.0]))
+    assert observer.max_val.tolist() == [2.0]
