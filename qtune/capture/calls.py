@@ -88,6 +88,9 @@ class Calls:
         if call.target == SETITEM and changed:
             value = tensors[0]  # in the graph, x[i] = v is the changed x
             describe(node, value)
+        is_list = isinstance(value, tuple | list) and not field_names(type(value))
+        if is_list and not call.opaque and node in tape.varying:
+            tape.conditions.guard_length(node, len(value))
         tape.bind(value, node, tensors)
         ids = {id(tensor) for tensor in tensors_in(value)}
         for tensor in changed:
@@ -95,9 +98,6 @@ class Calls:
             if entry is not None and id(tensor) in ids:
                 tape.origins.change(entry)
                 tape.ledger.changed(entry)
-        is_list = isinstance(value, tuple | list) and not field_names(type(value))
-        if is_list and not call.opaque and node in tape.varying:
-            tape.conditions.guard_length(node, len(value))
 
 
 def _has_symbol(value: Any) -> bool:

@@ -23,6 +23,7 @@ class Conditions:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._guarded: set[Any] = set()
+        self._sizes: dict[tuple[fx.Node, int], fx.Node] = {}
         self.flags: list[tuple[Flag, str]] = []
 
     @property
@@ -39,7 +40,10 @@ class Conditions:
         node = self._tape.node_of(tensor)
         if node not in self._tape.varying:
             return value
-        origin = self._tape.emit("call_method", "size", (node, dim), kind="size")
+        origin = self._sizes.get((node, dim))
+        if origin is None:
+            origin = self._tape.emit("call_method", "size", (node, dim), kind="size")
+            self._sizes[node, dim] = origin
         return SizeInt(value, origin, self, f"{name_of(node)}.shape[{dim}]")
 
     def shape(self, tensor: Tensor) -> torch.Size:

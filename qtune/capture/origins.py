@@ -89,7 +89,8 @@ class Origins:
             with self._tape.graph.inserting_after(node):
                 clone = self._tape.graph.call_method("clone", (node,))
             clone.meta.update(node.meta, kind="op")
-            node.replace_all_uses_with(clone, delete_user_cb=clone.__ne__)
+            for user in [user for user in node.users if user is not clone]:
+                user.replace_input_with(node, clone)
 
     def _refuse_hidden(self, tensor: Tensor) -> None:
         self.refuse_unseen(tensor)

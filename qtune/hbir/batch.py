@@ -1,4 +1,4 @@
-"""Whether an exported graph runs other batch sizes: it is lowered for one sample more and compared.
+"""Whether an exported graph runs other batch sizes: it is lowered for another one and compared.
 
 Sizes that the model computes from its inputs become open dimensions where a lowering can say so;
 a size that got baked into a constant or an attribute shows as a difference.
@@ -18,19 +18,19 @@ from qtune.hbir.attributes import node_attributes
 from qtune.hbir.example import Example, TensorFacts
 
 
-def may_grow(leaves: Sequence[torch.Tensor]) -> bool:
+def may_vary(leaves: Sequence[torch.Tensor]) -> bool:
     """Whether all tensors have one common, non-empty first dimension."""
     sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves}
     return len(sizes) == 1 and 0 not in sizes
 
 
-def grown(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The inputs with their first sample once more at the end."""
-    return [torch.cat([leaf, leaf[:1]]) for leaf in leaves]
+def resized(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The inputs with another number of samples: two, or one more where there are up to two."""
+    return [leaf[:2] if len(leaf) > 2 else torch.cat([leaf, leaf[:1]]) for leaf in leaves]
 
 
-def grows_freely(a: ir.Graph, a_example: Example, b: ir.Graph, b_example: Example) -> bool:
-    """Whether graph ``b``, lowered for one sample more, equals ``a`` and mixes no samples."""
+def batch_is_free(a: ir.Graph, a_example: Example, b: ir.Graph, b_example: Example) -> bool:
+    """Whether graph ``b``, lowered for another batch size, equals ``a`` and mixes no samples."""
     return _same_nodes(a, b) and _same_constants(a, b) and _keeps_samples(a_example, b_example)
 
 
@@ -65,17 +65,16 @@ def _equal(a: ir.Value, b: ir.Value) -> bool:
 
 
 def _keeps_samples(a: Example, b: Example) -> bool:
-    """Whether each result that is made from growing tensors grows too (no mean over samples)."""
+    """Whether what is made from tensors that follow the batch follows it too: no mean over it."""
     for node, fact in a.facts.items():
         if node.op == "placeholder" or not isinstance(fact, TensorFacts):
             continue
-        takes_growing = any(_grows(value, a, b) for value in node.all_input_nodes)
-        if takes_growing and not _grows(node, a, b):
+        if any(_varies(value, a, b) for value in node.all_input_nodes) and not _varies(node, a, b):
             return False
     return True
 
 
-def _grows(node: fx.Node, a: Example, b: Example) -> bool:
+def _varies(node: fx.Node, a: Example, b: Example) -> bool:
     return bool(_shapes(a.facts[node]) != _shapes(b.facts[node]))
 
 

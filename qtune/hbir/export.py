@@ -14,7 +14,7 @@ from torch import fx, nn
 from qtune.capture.inputs import as_inputs
 from qtune.capture.structure import unflatten
 from qtune.errors import ExportError, NotCalibratedError, QtuneError
-from qtune.hbir.batch import grown, grows_freely, may_grow
+from qtune.hbir.batch import batch_is_free, may_vary, resized
 from qtune.hbir.builder import META_STAGE, GraphBuilder
 from qtune.hbir.example import Example
 from qtune.hbir.lowering import Constant, Lowering, onnx_type, real_data
@@ -110,14 +110,14 @@ def _lower(model: nn.Module, name: str, ports: Ports, tensors: Sequence[torch.Te
 
 
 def _batch_is_open(model: nn.Module, name: str, ports: Ports, draft: _Draft) -> bool:
-    """Whether the graph is the same for one sample more (so it may run any batch size)."""
-    if not may_grow(ports.tensors):
+    """Whether the graph is the same for another batch size, so that it may run any."""
+    if not may_vary(ports.tensors):
         return False
     try:
-        other = _lower(model, name, ports, grown(ports.tensors))
+        other = _lower(model, name, ports, resized(ports.tensors))
     except QtuneError:
         return False
-    return grows_freely(draft.builder.graph, draft.example, other.builder.graph, other.example)
+    return batch_is_free(draft.builder.graph, draft.example, other.builder.graph, other.example)
 
 
 def _output_structure(model: nn.Module, results: Sequence[Any]) -> str:

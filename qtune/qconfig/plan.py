@@ -47,11 +47,11 @@ class OpView:
     a group). ``is_model_output``: its result leaves the model as it is. ``dequantizes``: it is a
     DeQuantStub. ``takes_float``: its operands come in float (QuantStub). ``fixed_scale``: the
     scale that the operator itself fixes for its result (``QuantStub(scale=...)``), on whatever
-    dtype that gets. ``module_qconfig``: the nearest ``module.qconfig`` and ``module_qconfig_path`` the
-    module that has it (``find_qconfig`` gives both). ``float_reason``: why it can't be quantized
-    whatever the configuration says (it lies outside the stubs, nothing in the registry fits).
-    ``forced_dtype``: dtype inside a decomposed operator, which only a rule for its exact name
-    changes.
+    dtype that gets. ``module_qconfig``: the nearest ``module.qconfig``, ``module_qconfig_path``
+    the module that has it (``find_qconfig`` gives both). ``float_reason``: why it can't be
+    quantized whatever the configuration says (it lies outside the stubs, nothing in the registry
+    fits). ``forced_dtype``: dtype inside a decomposed operator, which only a rule for its exact
+    name changes. ``rule`` is NO_SCALE too where the result is not floating.
     """
 
     name: str

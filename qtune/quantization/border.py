@@ -47,7 +47,7 @@ class Border:
         for node in reversed(self.stubs):
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
             self.ops.graph.erase_node(node)
-            self.ops.model.delete_submodule(str(node.target))
+            delattr(self.ops.model, str(node.target))
             self.ops.names.release(str(node.target))
         self.stubs.clear()
 

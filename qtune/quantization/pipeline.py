@@ -136,7 +136,6 @@ class _Preparation:
         decompose_all(ops, [node for node in ops.graph.nodes if node in region.quantized])
         self._force_unconfigured()
         region, fusion, resolution = self._settle()
-        resolution.raise_refused(str(self.march))
         fold_batch_norms(ops, fusion.groups)
         attach(ops, dict(resolution.plans))
         remove_unused_attributes(ops.graph)
@@ -161,6 +160,7 @@ class _Preparation:
             fusion = fuse(self.ops, region)
             views = operator_views(self.ops, region, self.float_model)
             resolution = resolve(views, self.setter, self.march)
+            resolution.raise_refused(str(self.march))
             more = self._newly_float(region, resolution)
             if not more:
                 return region, fusion, resolution

@@ -79,9 +79,9 @@ def outputs_of(model: Model, parts: Sequence[Chunk]) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {}
     with _evaluating(model):
         for part in parts:
-            for name, leaf in flatten_named(run_model(model, part.inputs)):
-                if isinstance(leaf, Tensor):
-                    found.setdefault(name, []).append(part.trim(leaf))
+            named = flatten_named(run_model(model, part.inputs))
+            for name, leaf in ((n, v) for n, v in named if isinstance(v, Tensor)):
+                found.setdefault(name, []).append(part.trim(leaf))
     return {
         name: torch.cat(leaves) if leaves[0].dim() else leaves[0] for name, leaves in found.items()
     }

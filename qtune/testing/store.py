@@ -52,7 +52,8 @@ class MemoryStore:
 
 
 class DirectoryStore:
-    """``<folder>/<key>/<name>``, with a lock per key.
+    """``<folder>/<key>/<name>``, with a lock per file
+    (building one artefact may ask for another of the same key).
 
     Files are written under a temporary name and renamed; a checksum lies beside each, and an
     artefact that fails it, or can't be loaded, is built again.
@@ -74,10 +75,10 @@ class DirectoryStore:
         save: Callable[[T, Path], object],
         load: Callable[[Path], T],
     ) -> T:
-        """Return the artefact, building it under the key's lock if no sound one lies there."""
+        """Return the artefact, building it under its lock if no sound one lies there."""
         path = self.path(key, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(str(path.parent / ".lock")):
+        with FileLock(str(path) + ".lock"):
             if path.exists():
                 found = self._load(path, load)
                 if found is not None:

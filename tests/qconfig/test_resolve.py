@@ -22,7 +22,6 @@ from tests.qconfig.nets import (
     quant,
     relu,
     solve,
-    table,
 )
 
 ALL_INT8 = ModuleNameTemplate({"": qint8})
@@ -253,51 +252,6 @@ def test_end_with_another_user_keeps_its_scale():
     assert result.plans["pool"].dtype is qint8
 
 
-def test_float32_names_a_high_precision_output():
-    """A37: ``head`` float, in the plan and for its consumer."""
-    mapping = {"": qint8, "conv1": torch.float32}
-    views = chain(conv1={"group": ""}, relu1={"group": ""})
-    result = solve(views, ModuleNameTemplate(mapping))
-    assert result.plans["conv1"].high_precision
-    assert result.plans["conv1"].weight is not None
-    assert result.plans["relu1"].float_reason == "its input conv1 is float"
-    assert result.plans["pool"].float_reason == "its input relu1 is float"
-    assert result.plans["conv2"].inputs[0].dtype is qint8, "the quantized part goes on"
-    assert decision(result, "conv2", "input-0").reason == "pool is float"
-
-
-def test_float32_output_of_a_fused_group_leaves_the_relu_float():
-    result = solve(chain(), ModuleNameTemplate({"": qint8, "relu1": torch.float32}))
-    assert result.plans["conv1"].high_precision
-    assert result.plans["relu1"].float_reason == "follows the high-precision output of conv1"
-
-
-@pytest.mark.parametrize("value", [None, {"weight": torch.float32}, {"input": None}])
-def test_an_operator_can_be_kept_float(value):
-    result = solve(chain(), ModuleNameTemplate({"": qint8, "conv2": value}), MatmulDtypeTemplate())
-    plan = result.plans["conv2"]
-    assert "kept float by ModuleNameTemplate 'conv2'" in plan.float_reason
-    assert plan.output is plan.weight is None
-    assert decision(result, "conv2", "operator").reason == plan.float_reason
-
-
-def test_an_operator_kept_float_is_not_taken_back_by_the_conv_template():
-    result = solve(chain(), ModuleNameTemplate({"": qint8, "conv1": None}), ConvDtypeTemplate())
-    assert result.plans["conv1"].float_reason
-    assert result.plans["relu1"].float_reason
-    assert result.plans["conv2"].inputs[0].dtype is qint8
-
-
-def test_global_float_keeps_everything_float_until_a_gemm_asks_for_its_input():
-    result = solve(chain(), ModuleNameTemplate({"": torch.float32}))
-    assert set(dtypes(result).values()) == {"float", "None"}
-    assert all(p.float_reason for name, p in result.plans.items() if name != "dequant")
-    mixed = solve(chain(), ModuleNameTemplate({"": torch.float32}), ConvDtypeTemplate())
-    assert mixed.plans["conv1"].high_precision
-    assert mixed.plans["conv1"].inputs[0].dtype is qint8
-    assert mixed.plans["quant"].float_reason
-
-
 def test_matmul_template_takes_one_dtype_or_a_pair():
     views = [
         quant("q"),
@@ -363,42 +317,6 @@ def test_structural_float_reasons_are_kept_and_spread():
     assert result.plans["relu"].float_reason == "its input nms is float"
     assert result.plans["add"].inputs[0].dtype is qint8
     assert 1 not in result.plans["add"].inputs
-
-
-def test_forced_dtype_inside_a_decomposed_operator():
-    views = [
-        quant("q"),
-        table("softmax.exp", "q", forced_dtype=qint16),
-        add("softmax.mul", "softmax.exp", "q"),
-    ]
-    result = solve(views, ModuleNameTemplate({"": qint8, "softmax": qint8}))
-    plan = result.plans["softmax.exp"]
-    assert plan.output.dtype is qint16
-    assert plan.inputs[0].dtype is qint16, "a table gives qint16 only from qint16"
-    assert result.plans["softmax.mul"].output.dtype is qint8
-    named = solve(views, ModuleNameTemplate({"": qint8, "softmax.exp": qint8}))
-    assert named.plans["softmax.exp"].output.dtype is qint8
-    float_again = solve(views, ModuleNameTemplate({"": qint8, "softmax": None}))
-    assert float_again.plans["softmax.exp"].float_reason
-
-
-def test_int16_table_from_int8_raises_its_input():
-    views = [quant("q"), table("sigmoid", "q")]
-    result = solve(views, ModuleNameTemplate({"": qint8, "sigmoid": qint16}))
-    assert result.plans["sigmoid"].output.dtype is qint16
-    assert result.plans["sigmoid"].inputs[0].dtype is qint16
-    narrow = {"dtype": {"output": qint16, "input": qint8}}
-    result = solve(views, ModuleNameTemplate({"": qint8, "sigmoid": narrow}))
-    line = decision(result, "sigmoid")
-    assert (line.asked, line.given, line.corrected) == ("qint16", "qint8", True)
-    assert line.reason == "a table gives qint16 only from qint16"
-
-
-def test_int8_tables_from_int16_are_fine():
-    views = [quant("q"), table("sigmoid", "q")]
-    result = solve(views, ModuleNameTemplate({"": qint8, "q": qint16}))
-    assert result.plans["sigmoid"].inputs == {}
-    assert result.corrections == ()
 
 
 def test_rule_for_a_result_that_keeps_its_scale_is_reported():

@@ -47,14 +47,26 @@ class QATOp(nn.Module):
         self.params: dict[str, str] = {}
         self.qconfig: Any = None
         self.float_repr = ""
-        self.activation_post_process = None
         self.weight_fake_quant = None
-        self.input_fake_quants = nn.ModuleDict()
+        self.activation_post_process = None
+        if self.spec.rule is Rule.OWN_SCALE:
+            self.register_module("activation_post_process", None)  # printed, as the documents do
 
     @property
     def spec(self) -> OpSpec:
         """The operator's entry in the registry."""
         return registry_spec(self.op)
+
+    @property
+    def input_fake_quants(self) -> Mapping[str, FakeQuantize]:
+        """The fake-quantizes of operands, by the operand's index as text."""
+        return self._modules.get("_input_fake_quants") or {}  # type: ignore[return-value]
+
+    def quantize_input(self, index: int, quantizer: FakeQuantize) -> None:
+        """Give operand ``index`` a fake-quantize of its own."""
+        if "_input_fake_quants" not in self._modules:
+            self.add_module("_input_fake_quants", nn.ModuleDict())
+        self._modules["_input_fake_quants"][str(index)] = quantizer  # type: ignore[index]
 
     @property
     def follows_training(self) -> bool:

@@ -106,12 +106,14 @@ def multipliers(factor: float, slope_scales: Array) -> tuple[Array, Array, Array
 
 
 def _multipliers(factor: float, slope_scale: float) -> tuple[int, int, int]:
-    factor = min(factor, 2.0**32)  # saturates as well, and can't overflow
-    _, n = multiplier_shift(min(factor, factor * slope_scale))
+    # Larger factors saturate every output; these can't overflow 64 bits.
+    steep = min(factor * slope_scale, 2.0**32)
+    factor = min(factor, 2.0**32)
+    _, n = multiplier_shift(min(factor, steep))
     _, n_larger = multiplier_shift(factor)
     # 10 bits more than x needs: what a smaller slope then loses is below an eighth of a step.
     n = max(0, min(n, LARGEST_SHIFT, n_larger + 10))
-    return scaled_integer(factor, n), scaled_integer(factor * slope_scale, n), n
+    return scaled_integer(factor, n), scaled_integer(steep, n), n
 
 
 def _reference(
