@@ -1,10 +1,12 @@
 """From exact sums to held output codes: bias, fused operand, saturation, requantize.
 
-numerics.md sections 2.1 to 2.4. The sums come as rows [R, C]; the chain runs block by block.
+numerics.md sections 2.1 to 2.4. Sums are rows [R, C], given in parts that add up to them; the chain
+runs block by block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,7 +55,7 @@ class AddendStep:
 
 
 class Epilogue:
-    """``epilogue(sums, target[, addend rows])``: fill held rows from sums.
+    """``epilogue(parts, target[, addend rows])``: fill held rows from the parts of the sums.
 
     ``bound``: largest magnitude of a sum. ``saturated`` counts sums that int32 could not hold.
     """
@@ -92,16 +94,19 @@ class Epilogue:
             raise ArgumentError(f"sums up to {largest} do not fit the 48-bit accumulator")
 
     def __call__(
-        self, sums: torch.Tensor, target: torch.Tensor, addend: torch.Tensor | None = None
+        self,
+        parts: Sequence[torch.Tensor],
+        target: torch.Tensor,
+        addend: torch.Tensor | None = None,
     ) -> None:
-        """Fill ``target`` [R, C] from ``sums`` [R, C] and the addend's held rows [R, C]."""
-        rows = max(1, block_elements() // max(sums.shape[1], 1))
-        if sums.shape[0] <= rows:
-            self._run(sums.to(torch.float64, copy=True), target, addend)
-            return
-        work = torch.empty((rows, sums.shape[1]), dtype=torch.float64)
-        for start, stop in spans(sums.shape[0], rows):
-            acc = work[: stop - start].copy_(sums[start:stop])
+        """Fill ``target`` [R, C] from parts [R, C] of the sums and the addend's held rows."""
+        count, channels = target.shape
+        rows = max(1, block_elements() // max(channels, 1))
+        work = torch.empty((min(rows, count), channels), dtype=torch.float64)
+        for start, stop in spans(count, rows):
+            acc = work[: stop - start].copy_(parts[0][start:stop])
+            for part in parts[1:]:
+                acc.add_(part[start:stop].double())
             operand = None if addend is None else addend[start:stop]
             self._run(acc, target[start:stop], operand)
 

@@ -15,9 +15,10 @@ import torch
 from qtune.arith.rounding import Int64Array
 from qtune.arith_fast.blocks import spans
 from qtune.arith_fast.epilogue import Addend, Epilogue
-from qtune.arith_fast.held import held_dtype, offset
+from qtune.arith_fast.held import held_dtype
 from qtune.arith_fast.sums import ConvSums, LinearSums
 from qtune.arith_fast.terms import bounds
+from qtune.arith_fast.transpose import as_convolution, phases
 from qtune.dtype import QuantDType, qint8, qint16, quant_dtype
 from qtune.errors import ArgumentError
 
@@ -75,19 +76,8 @@ def conv2d_kernel(
 
     def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        height, width = sums.output_size(x.shape[2], x.shape[3])
-        rows = torch.empty((x.shape[0], height, width, sums.channels), dtype=held_dtype(out))
-        extra = None if operand is None else operand.permute(0, 2, 3, 1).expand(rows.shape)
-        images = _images(height * width * sums.channels)
-        if x.shape[0] <= images:
-            part = None if extra is None else extra.reshape(-1, sums.channels)
-            epilogue(sums(x), rows.view(-1, sums.channels), part)
-            return rows.permute(0, 3, 1, 2)
-        for start, stop in spans(x.shape[0], images):
-            part = None if extra is None else extra[start:stop].reshape(-1, sums.channels)
-            target = rows[start:stop].view(-1, sums.channels)
-            epilogue(sums(x[start:stop]), target, part)
-        return rows.permute(0, 3, 1, 2)
+        extra = None if operand is None else operand.permute(0, 2, 3, 1)
+        return _convolved(x, sums, epilogue, extra, out).permute(0, 3, 1, 2)
 
     return GemmKernel(epilogue, run)
 
@@ -112,25 +102,37 @@ def conv_transpose2d_kernel(
 ) -> GemmKernel:
     """Return the kernel of a transposed 2-d convolution; ``w_codes`` [I, O/groups, kh, kw].
 
-    A convolution with flipped weights over the map with ``stride - 1`` zeros between its elements.
+    One convolution for each residue of the stride (see ``qtune.arith_fast.transpose``).
     ``padding`` (top, left, bottom, right) cuts the full result, ``output_padding`` (bottom, right)
     extends it. The rest as in :func:`conv2d_kernel`.
     """
-    source = as_dtype(in_dtype)
-    w = flipped(np.asarray(w_codes, dtype=np.int64), groups)
-    reach = [dilation[i] * (w.shape[2 + i] - 1) for i in range(2)]
-    grown = [reach[i % 2] - padding[i] for i in range(4)]
-    grown[2] += output_padding[0]
-    grown[3] += output_padding[1]
-    inner = conv2d_kernel(
-        w, bias_q, m, n, (1, 1), grown, dilation, groups, source, w_dtype, out_dtype, lo, hi,
-        code_range, addend,
-    )  # fmt: skip
+    source, out = as_dtype(in_dtype), as_dtype(out_dtype)
+    w = np.asarray(w_codes, dtype=np.int64)
+    parts = [
+        (p, ConvSums(p.weights, source, code_range, (1, 1), p.padding, p.dilation, groups))
+        for p in phases(w, stride, padding, output_padding, dilation, groups)
+    ]
+    plain = as_convolution(w, groups)
+    epilogue = _epilogue(plain, source, w_dtype, code_range, bias_q, m, n, out, lo, hi, addend)
+    reach = [
+        dilation[i] * (w.shape[2 + i] - 1) + 1 + output_padding[i] - padding[i] - padding[i + 2]
+        for i in range(2)
+    ]
 
     def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
-        return inner(spread(x, stride, offset(source)), operand)
+        x = x.contiguous(memory_format=torch.channels_last)
+        size = [(x.shape[2 + i] - 1) * stride[i] + reach[i] for i in range(2)]
+        rows = torch.empty((x.shape[0], *size, len(plain)), dtype=held_dtype(out))
+        extra = None if operand is None else operand.permute(0, 2, 3, 1).expand(rows.shape)
+        for phase, sums in parts:
+            window = (slice(None), *(slice(phase.start[i], None, stride[i]) for i in range(2)))
+            target = rows[window]
+            if target.numel():
+                part = None if extra is None else extra[window]
+                target.copy_(_convolved(x, sums, epilogue, part, out))
+        return rows.permute(0, 3, 1, 2)
 
-    return GemmKernel(inner.epilogue, run)
+    return GemmKernel(epilogue, run)
 
 
 def linear_kernel(
@@ -172,22 +174,23 @@ def as_dtype(value: QuantDType | str) -> QuantDType:
     return quant_dtype(value)
 
 
-def flipped(w: Int64Array, groups: int) -> Int64Array:
-    """Return weights [I, O/g, kh, kw] as those of the equal convolution [O, I/g, kh, kw]."""
-    inputs, outputs, height, width = w.shape
-    split = w.reshape(groups, inputs // groups, outputs, height, width)[..., ::-1, ::-1]
-    return split.swapaxes(1, 2).reshape(groups * outputs, inputs // groups, height, width).copy()
-
-
-def spread(x: torch.Tensor, stride: Sequence[int], zero: int) -> torch.Tensor:
-    """Return a held map with ``stride - 1`` zeros between its rows and columns, channels_last."""
-    if tuple(stride) == (1, 1):
-        return x
-    batch, channels, height, width = x.shape
-    size = ((height - 1) * stride[0] + 1, (width - 1) * stride[1] + 1)
-    wide = torch.full((batch, *size, channels), zero, dtype=x.dtype)
-    wide[:, :: stride[0], :: stride[1]] = x.permute(0, 2, 3, 1)
-    return wide.permute(0, 3, 1, 2)
+def _convolved(
+    x: torch.Tensor,
+    sums: ConvSums,
+    epilogue: Epilogue,
+    addend: torch.Tensor | None,
+    out: QuantDType,
+) -> torch.Tensor:
+    """The held result [N, H, W, O], a few images at a time; ``addend`` is [N, H, W, O] too."""
+    height, width = sums.output_size(x.shape[2], x.shape[3])
+    result = torch.empty((x.shape[0], height, width, sums.channels), dtype=held_dtype(out))
+    if addend is not None:
+        addend = addend.expand(result.shape)
+    for start, stop in spans(x.shape[0], _images(height * width * sums.channels)):
+        target = result[start:stop].view(-1, sums.channels)
+        part = None if addend is None else addend[start:stop].reshape(target.shape)
+        epilogue(sums(x[start:stop]), target, part)
+    return result
 
 
 def _epilogue(

@@ -18,7 +18,10 @@ def available() -> bool:
 
 
 class Int8Conv:
-    """``sum((x - zero) * w)`` over convolution windows; pads hold ``zero``."""
+    """``factor * sum((x - zero) * w)`` over convolution windows; pads hold ``zero``.
+
+    ``factor`` is a power of two: the result stays exact.
+    """
 
     def __init__(
         self,
@@ -28,10 +31,11 @@ class Int8Conv:
         padding: Sequence[int],
         dilation: Sequence[int],
         groups: int,
+        factor: int = 1,
     ) -> None:
         self._w, self._zero = w.to(torch.int8), zero
         self._geometry = (list(stride), list(padding), list(dilation), groups)
-        self._ones = torch.ones(w.shape[0])
+        self._scale = torch.full((w.shape[0],), float(factor))
         self._zeros = torch.zeros(w.shape[0], dtype=torch.int8)
         self._packed: torch.Tensor | None = None
 
@@ -39,14 +43,14 @@ class Int8Conv:
         """Return float32 [N, O, H, W] (channels_last) for uint8 [N, I, H, W]."""
         if self._packed is None:
             self._packed = torch.ops.onednn.qconv_prepack(
-                self._w, self._ones, 1.0, self._zero, *self._geometry, list(x.shape)
+                self._w, self._scale, 1.0, self._zero, *self._geometry, list(x.shape)
             )
         result: torch.Tensor = torch.ops.onednn.qconv2d_pointwise(
             x,
             1.0,
             self._zero,
             self._packed,
-            self._ones,
+            self._scale,
             self._zeros,
             None,
             *self._geometry,
@@ -61,11 +65,11 @@ class Int8Conv:
 
 
 class Int8Linear:
-    """``(x - zero) @ w.T`` for uint8 rows."""
+    """``factor * (x - zero) @ w.T`` for uint8 rows; ``factor`` is a power of two."""
 
-    def __init__(self, w: torch.Tensor, zero: int) -> None:
+    def __init__(self, w: torch.Tensor, zero: int, factor: int = 1) -> None:
         self._w, self._zero = w.to(torch.int8), zero
-        self._ones = torch.ones(w.shape[0])
+        self._scale = torch.full((w.shape[0],), float(factor))
         self._zeros = torch.zeros(w.shape[0], dtype=torch.int8)
         self._packed: torch.Tensor | None = None
 
@@ -78,7 +82,7 @@ class Int8Linear:
             1.0,
             self._zero,
             self._packed,
-            self._ones,
+            self._scale,
             self._zeros,
             None,
             1.0,

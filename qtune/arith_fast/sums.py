@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,9 +13,6 @@ from qtune.arith_fast.capability import guard, int8_exact
 from qtune.arith_fast.onednn import Int8Conv, Int8Linear
 from qtune.arith_fast.terms import Term, XPart, terms, x_parts
 from qtune.dtype import QuantDType
-
-Engine = Callable[[torch.Tensor], torch.Tensor]
-"""``uint8 bytes -> float32 rows [rows, output channels]`` of one term."""
 
 
 class FloatConv:
@@ -29,8 +26,9 @@ class FloatConv:
         padding: Sequence[int],
         dilation: Sequence[int],
         groups: int,
+        factor: int,
     ) -> None:
-        self._w = w.to(torch.float32).contiguous(memory_format=torch.channels_last)
+        self._w = (w * factor).to(torch.float32).contiguous(memory_format=torch.channels_last)
         self._zero = zero
         self._geometry = (list(stride), list(padding), list(dilation), groups)
 
@@ -43,8 +41,8 @@ class FloatConv:
 class FloatLinear:
     """The same as ``onednn.Int8Linear`` in float32."""
 
-    def __init__(self, w: torch.Tensor, zero: int) -> None:
-        self._w, self._zero = w.to(torch.float32), zero
+    def __init__(self, w: torch.Tensor, zero: int, factor: int) -> None:
+        self._w, self._zero = (w * factor).to(torch.float32), zero
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return float32 [R, O] for uint8 [R, I]."""
@@ -53,7 +51,10 @@ class FloatLinear:
 
 
 class ConvSums:
-    """Sums of a convolution: ``sums(held x) -> [N * H * W, O]``, float32 or float64 integers."""
+    """Sums of a convolution: ``sums(held x)`` gives parts [N * H * W, O] that add up to them.
+
+    The parts are float32 and hold exact integers; rows lie in channels_last order.
+    """
 
     def __init__(
         self,
@@ -66,56 +67,75 @@ class ConvSums:
         groups: int,
     ) -> None:
         top, left, bottom, right = padding
-        self._even = top == bottom and left == right and top >= 0 and left >= 0
-        inner = [top, left] if self._even else [0, 0]
-        self._pad = [left, right, top, bottom]
+        even = top == bottom >= 0 and left == right >= 0
+        inner = [top, left] if even else [0, 0]
+        self._grow = [left, right, top, bottom]
+        self._pad = None if even else self._grow
         self._window = [(w.shape[2 + i] - 1) * dilation[i] + 1 for i in range(2)]
         self._stride = list(stride)
         self.channels = w.shape[0]
         kind = Int8Conv if int8_exact() else FloatConv
-        self._parts = _grouped(terms(w, x_parts(dtype, code_range), groups))
-        self._engines: list[Engine] = [
-            _rows_of_map(
-                kind(torch.from_numpy(t.weights), t.part.zero, stride, inner, dilation, groups)
-            )
-            for _, group in self._parts
-            for t in group
+        self._engines = [
+            (t, kind(_tensor(t), t.part.zero, stride, inner, dilation, groups, t.coefficient))
+            for t in terms(w, x_parts(dtype, code_range), groups)
         ]
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the output's height and width."""
-        left, right, top, bottom = self._pad
+        left, right, top, bottom = self._grow
         grown = (height + top + bottom, width + left + right)
         tall, wide = ((grown[i] - self._window[i]) // self._stride[i] + 1 for i in range(2))
         return tall, wide
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sums of a held map, rows in channels_last order."""
-        return _total(x, self._parts, self._engines, None if self._even else self._pad)
+    def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Return the parts of the sums of a held map."""
+        bytes_of = _ByteParts(x, self._pad)
+        return [
+            _all_channels(_rows(engine(bytes_of(term.part))), term, self.channels)
+            for term, engine in self._engines
+        ]
 
 
 class LinearSums:
-    """Sums of a linear layer: ``sums(held rows [R, I]) -> [R, O]``."""
+    """Sums of a linear layer: ``sums(held rows [R, I])`` gives parts [R, O], as ``ConvSums``."""
 
     def __init__(
         self, w: Int64Array, dtype: QuantDType, code_range: tuple[int, int] | None
     ) -> None:
         self.channels = w.shape[0]
         kind = Int8Linear if int8_exact() else FloatLinear
-        self._parts = _grouped(terms(w, x_parts(dtype, code_range), 1))
-        self._engines: list[Engine] = [
-            kind(torch.from_numpy(t.weights), t.part.zero)
-            for _, group in self._parts
-            for t in group
+        self._engines = [
+            (t, kind(_tensor(t), t.part.zero, t.coefficient))
+            for t in terms(w, x_parts(dtype, code_range), 1)
         ]
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sums of held rows."""
-        return _total(x, self._parts, self._engines, None)
+    def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Return the parts of the sums of held rows."""
+        bytes_of = _ByteParts(x, None)
+        return [
+            _all_channels(engine(bytes_of(term.part)), term, self.channels)
+            for term, engine in self._engines
+        ]
 
 
-def byte_part(x: torch.Tensor, part: XPart) -> torch.Tensor:
-    """Return a part of held codes as uint8 in the memory format of ``x``."""
+class _ByteParts:
+    """The byte parts of one input, each made once, padded where the engine can't."""
+
+    def __init__(self, x: torch.Tensor, pad: list[int] | None) -> None:
+        self._x, self._pad = x, pad
+        self._made: dict[str, torch.Tensor] = {}
+
+    def __call__(self, part: XPart) -> torch.Tensor:
+        if part.kind not in self._made:
+            piece = _byte_part(self._x, part)
+            if self._pad is not None:
+                piece = F.pad(piece, self._pad, value=part.zero)
+            self._made[part.kind] = piece
+        return self._made[part.kind]
+
+
+def _byte_part(x: torch.Tensor, part: XPart) -> torch.Tensor:
+    """A part of held codes as uint8 in the memory format of ``x``."""
     if part.kind == "whole":
         return x
     if part.kind == "high":
@@ -123,56 +143,22 @@ def byte_part(x: torch.Tensor, part: XPart) -> torch.Tensor:
     return (x & 255).to(torch.uint8)
 
 
-def _grouped(found: list[Term]) -> list[tuple[XPart, list[Term]]]:
-    """Terms by activation part, so that each part is made once."""
-    parts: list[tuple[XPart, list[Term]]] = []
-    for term in found:
-        if not parts or parts[-1][0] is not term.part:
-            parts.append((term.part, []))
-        parts[-1][1].append(term)
-    return parts
-
-
-def _total(
-    x: torch.Tensor,
-    parts: list[tuple[XPart, list[Term]]],
-    engines: list[Engine],
-    pad: list[int] | None,
-) -> torch.Tensor:
-    if len(engines) == 1 and pad is None:
-        return engines[0](byte_part(x, parts[0][0]))
-    total: torch.Tensor | None = None
-    remaining = iter(engines)
-    for part, group in parts:
-        piece = byte_part(x, part)
-        if pad is not None:
-            piece = F.pad(piece, pad, value=part.zero)
-        for term in group:
-            rows = next(remaining)(piece)
-            if len(engines) == 1:
-                return rows
-            if total is None:
-                total = rows.double().mul_(term.coefficient)
-            elif term.rows is None:
-                total.add_(rows.double(), alpha=term.coefficient)
-            else:
-                index = torch.from_numpy(term.rows)
-                total.index_add_(1, index, rows.double(), alpha=term.coefficient)
-    if total is None:
-        raise ValueError("a GEMM needs at least one term")
-    return total
-
-
 def _tensor(term: Term) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(term.weights))
 
 
-def _rows_of_map(conv: Engine) -> Engine:
-    def rows(x: torch.Tensor) -> torch.Tensor:
-        result = conv(x)
-        channels = result.shape[1]
-        if result.is_contiguous(memory_format=torch.channels_last):
-            return result.as_strided((result.numel() // channels, channels), (channels, 1))
-        return result.permute(0, 2, 3, 1).reshape(-1, channels)
+def _all_channels(rows: torch.Tensor, term: Term, channels: int) -> torch.Tensor:
+    """Rows of a term's own channels among zeros of the others."""
+    if term.rows is None:
+        return rows
+    full = torch.zeros((rows.shape[0], channels))
+    full[:, torch.from_numpy(term.rows)] = rows
+    return full
 
-    return rows
+
+def _rows(result: torch.Tensor) -> torch.Tensor:
+    """A map as rows of channels in channels_last order."""
+    channels = result.shape[1]
+    if result.is_contiguous(memory_format=torch.channels_last):
+        return result.as_strided((result.numel() // channels, channels), (channels, 1))
+    return result.permute(0, 2, 3, 1).reshape(-1, channels)

@@ -178,7 +178,7 @@ class Walk:
                 self.violations.append(text)
 
     def _store(self, node: ir.Node, value: ir.Value, result: Operand) -> None:
-        is_result = META_RESULT in node.metadata_props
+        is_result = META_RESULT in node.metadata_props and value is node.outputs[0]
         if is_result and isinstance(result, (QValue, FloatValue, PlainValue)):
             result = self._own_node(result)
             mark_result(result.value, _op(node), node.metadata_props[META_GROUP])

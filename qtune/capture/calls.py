@@ -14,6 +14,7 @@ from qtune.capture.nodes import describe, map_leaves, tensors_in
 from qtune.capture.origins import refuse_transforms
 from qtune.capture.sizes import is_symbol, plain
 from qtune.capture.structure import field_names
+from qtune.errors import CaptureError
 
 if TYPE_CHECKING:
     from qtune.capture.tape import Tape
@@ -45,6 +46,13 @@ class Calls:
 
     def run(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of the call on the example, after the call was recorded."""
+        try:
+            return self._run(call, args, kwargs)
+        except CaptureError as error:
+            self._tape.note(error)
+            raise
+
+    def _run(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         tape = self._tape
         tensors = list(tensors_in((args, kwargs)))
         with torch._C.DisableTorchFunction():

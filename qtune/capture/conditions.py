@@ -12,6 +12,7 @@ from qtune.capture import guards
 from qtune.capture.nodes import name_of
 from qtune.capture.sizes import Flag, SizeInt, Symbol, is_symbol, plain
 from qtune.capture.source import caller
+from qtune.errors import CaptureError
 
 if TYPE_CHECKING:
     from qtune.capture.tape import Tape
@@ -86,8 +87,14 @@ class Conditions:
         text = f"{_text(size)} == {size._value}"
         self._guard(guards.check_value, (size._origin, size._value), text)
 
+    def refusal(self, text: str) -> CaptureError:
+        """An error with the model's line that ends the recording even if the model catches it."""
+        error = CaptureError(f"{caller()}: {text}")
+        self._tape.note(error)
+        return error
+
     def guard_result(self, call: tuple[str, Any, Any, Any], value: Any, text: str) -> None:
-        """Record that ``call = (op, target, args, kwargs)``, no tensor operation, gave ``value``."""
+        """Record that ``call = (op, target, args, kwargs)`` gave ``value``, which is no tensor."""
         key = ("result", repr(call))
         if key in self._guarded:
             return

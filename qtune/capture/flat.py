@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
@@ -18,6 +19,13 @@ class Ref:
     """Another node, by its place."""
 
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A constant of torch that has no pickled form: a memory format, a layout."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,8 @@ class FlatGraph:
         places = {node: Ref(index) for index, node in enumerate(graph.nodes)}
 
         def ref(value: Any) -> Any:
+            if isinstance(value, torch.memory_format | torch.layout):
+                return Named(str(value).removeprefix("torch."))
             return places[value] if isinstance(value, fx.Node) else value
 
         return FlatGraph(tuple(_flat(node, ref) for node in graph.nodes))
@@ -73,6 +83,8 @@ class FlatGraph:
         made: list[fx.Node] = []
 
         def node(value: Any) -> Any:
+            if isinstance(value, Named):
+                return getattr(torch, value.name)
             return made[value.index] if isinstance(value, Ref) else value
 
         for flat in self.nodes:

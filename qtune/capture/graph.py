@@ -28,6 +28,9 @@ class GraphModel(nn.Module):
     ``call_method`` nodes named ``__setitem__`` give the changed tensor, unlike torch's method.
     """
 
+    interface: Interface
+    report: CaptureReport
+
     def __init__(
         self,
         modules: nn.Module,
@@ -47,8 +50,11 @@ class GraphModel(nn.Module):
         self.training = modules.training
         self._graph = graph
         self._program: Program | None = None
-        self.interface = Interface(in_spec, out_spec, signature, dict(constants or {}))
-        self.report = report or CaptureReport()
+        # likewise: into __dict__, past nn.Module.__setattr__
+        vars(self).update(
+            interface=Interface(in_spec, out_spec, signature, dict(constants or {})),
+            report=report or CaptureReport(),
+        )
 
     @property
     def graph(self) -> fx.Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ class ModelHandlers:
         def run(*args: Any, **kwargs: Any) -> Any:
             return original(cls, *args, **kwargs)
 
-        target = vars(torch.autograd.Function)["apply"].__get__(None, cls)
+        target = MethodType(original, cls)  # cls.apply as it is without the recording
         call = Call("call_function", target, run, cls.__name__, opaque=True)
         return self.calls.run(call, args, kwargs)
 

@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from qtune.capture.calls import Call, Calls
-from qtune.capture.source import caller
 from qtune.capture.tape import Tape
-from qtune.errors import CaptureError
 
 _ACCESSOR = types.MethodWrapperType
 _METHOD_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -52,7 +50,7 @@ class RecordingMode(TorchFunctionMode):
             return self._assign(func, args)
         if name in _NOT_RECORDED:
             return func(*args, **kwargs)
-        if isinstance(func, _METHOD_TYPES) or getattr(Tensor, name, None) is func:
+        if _is_method(func, name):
             return self._method(func, name, args, kwargs)
         return self._calls.run(Call("call_function", func, func, name), args, kwargs)
 
@@ -76,9 +74,9 @@ class RecordingMode(TorchFunctionMode):
     def _assign(self, func: Any, args: tuple[Any, ...]) -> Any:
         name = func.__self__.__name__
         if name == "data":
-            raise CaptureError(
-                f"{caller()}: forward assigns to `.data` of a tensor, which can't be recorded; "
-                "use copy_() for parameters and buffers, and new tensors elsewhere"
+            raise self._tape.conditions.refusal(
+                "forward assigns to `.data` of a tensor, which can't be recorded; use copy_() for "
+                "parameters and buffers, and new tensors elsewhere"
             )
         return func(*args)
 
@@ -98,3 +96,10 @@ class RecordingMode(TorchFunctionMode):
 
         # the memo belongs to this one run; a copy is what is meant
         return self._calls.run(Call("call_method", "clone", copy, "clone"), (tensor,), {})
+
+
+def _is_method(func: Any, name: str) -> bool:
+    if isinstance(func, _METHOD_TYPES) or getattr(Tensor, name, None) is func:
+        return True
+    # wrapped methods whose name is not the one they are found under: Tensor.__pow__ is "pow"
+    return str(getattr(func, "__qualname__", "")).startswith(("Tensor.", "TensorBase."))

@@ -173,4 +173,8 @@ def _module(root: nn.Module, path: Sequence[str]) -> Any:
 
 
 def _attribute(root: nn.Module, path: Sequence[str]) -> Any:
-    return getattr(_module(root, path[:-1]), path[-1])
+    owner, name = _module(root, path[:-1]), path[-1]
+    for tensors in (owner._parameters, owner._buffers):  # first: a property may have the same name
+        if name in tensors:
+            return tensors[name]
+    return getattr(owner, name)

@@ -99,10 +99,12 @@ def _run_model(
     dispatch = DispatchMode(handlers.tape, calls, restorer)
     try:
         with installed(handlers), dispatch, RecordingMode(handlers.tape, calls):
-            return handlers.model(*args, **kwargs)
+            output = handlers.model(*args, **kwargs)
     except QtuneError:
         raise
     except Exception as error:
+        if handlers.tape.problem is not None:
+            raise handlers.tape.problem from error
         if isinstance(error, TypeError) and "not Flag" in str(error):
             raise _NeedsBool from None
         name = type(handlers.model).__name__
@@ -110,6 +112,9 @@ def _run_model(
             f"{name} raised {type(error).__name__} while it ran on the example inputs: {error}. "
             f"Check that {name}()(*example) runs without qtune"
         ) from error
+    if handlers.tape.problem is not None:
+        raise handlers.tape.problem
+    return output
 
 
 def _write_inputs(tape: Tape, names: list[str], leaves: list[Any]) -> dict[int, Any]:

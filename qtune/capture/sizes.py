@@ -35,6 +35,9 @@ class SizeTape(Protocol):
     def guard_value(self, size: Symbol) -> None:
         """Record that the size has the value it has."""
 
+    def refusal(self, text: str) -> CaptureError:
+        """An error that ends the recording even if the model catches it."""
+
 
 class Symbol:
     """A plain value with the node that computes it and its text in messages."""
@@ -53,9 +56,10 @@ class Symbol:
     @property
     def node(self) -> Any:
         """torch's way into a SymInt; reached only by torch code that recording doesn't see."""
-        raise CaptureError(
+        raise self._tape.refusal(
             f"the size `{self._text}` went into torch code that can't be recorded with sizes that "
-            "change; pass int(size) there, which keeps the recorded value and refuses others"
+            "change (torch.func.vmap, for one); pass int(size) there, which keeps the recorded "
+            "value and refuses others, or write the computation out"
         )
 
     def __reduce__(self) -> Any:

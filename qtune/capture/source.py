@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -10,6 +11,7 @@ from types import FrameType
 import torch
 
 _TORCH = str(Path(torch.__file__).parent)
+_STDLIB = sysconfig.get_path("stdlib")
 _HERE = str(Path(__file__).parent.parent)
 
 
@@ -40,4 +42,7 @@ def _place(frame: FrameType) -> str:
 def _owner(filename: str) -> str:
     if filename.startswith(_HERE):
         return "qtune"
-    return "torch" if filename.startswith(_TORCH) or filename.startswith("<") else "user"
+    is_installed = "site-packages" in filename or "dist-packages" in filename
+    if filename.startswith(_STDLIB) and not is_installed:  # contextlib and the like, on the way
+        return "torch"
+    return "torch" if filename.startswith((_TORCH, "<")) else "user"

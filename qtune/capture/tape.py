@@ -36,6 +36,7 @@ class Tape:
         self.aliases = Aliases(self)
         self.varying: set[fx.Node] = set()
         self.changing: set[fx.Node] = set()
+        self.problem: CaptureError | None = None
         self._ambient = Ambient()
         self._paused = 0
         self._scopes = [""]
@@ -44,6 +45,10 @@ class Tape:
     def recording(self) -> bool:
         """Whether calls are recorded now."""
         return not self._paused
+
+    def note(self, error: CaptureError) -> None:
+        """The first error counts: a model that catches it takes a path that it wouldn't take."""
+        self.problem = self.problem or error
 
     @contextmanager
     def paused(self) -> Iterator[None]:

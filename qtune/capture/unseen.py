@@ -22,6 +22,11 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     before they change.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Asked when this class is made; torch's default imports torch._dynamo (seconds) later."""
+        return False
+
     def __init__(self, tape: Tape, calls: Calls, restorer: Restorer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tape = tape

@@ -67,7 +67,7 @@ def _equal(a: ir.Value, b: ir.Value) -> bool:
 def _keeps_samples(a: Example, b: Example) -> bool:
     """Whether what is made from tensors that follow the batch follows it too: no mean over it."""
     for node, fact in a.facts.items():
-        if node.op == "placeholder" or not isinstance(fact, TensorFacts):
+        if node.op == "placeholder" or not isinstance(fact, TensorFacts) or fact.data is not None:
             continue
         if any(_varies(value, a, b) for value in node.all_input_nodes) and not _varies(node, a, b):
             return False

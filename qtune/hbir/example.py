@@ -15,10 +15,19 @@ from torch import fx, nn
 from torch.fx.node import map_arg
 
 from qtune.capture.ambient import in_modes
+from qtune.capture.guards import is_guard
 from qtune.errors import ExportError
 from qtune.ops.kernel import ExampleSize
 
 TRAINING = "training"
+
+_FACTORIES = frozenset(
+    {
+        "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like",
+        "empty_like", "size", "dim", "ndimension", "numel", "nelement",
+    }
+)  # fmt: skip
+"""torch's functions that look at the shape and dtype of their first argument only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +57,16 @@ class Example:
         self._leaves = [leaf.detach().clone() for leaf in leaves]
         self._values: dict[fx.Node, Any] = {}
         self._open: set[fx.Node] = set()
+        self._data: set[fx.Node] = set()
         self._run()
 
-    def depends_on_data(self, node: fx.Node) -> bool:
-        """Whether ``node`` is an input or computed from one."""
-        return node in self._open
+    def unchecked_guards(self) -> list[str]:
+        """Conditions on values (not sizes) that held and that an exported graph can't check."""
+        return [
+            f"{node.args[-2]} ({node.args[-1]})"
+            for node in self.facts
+            if is_guard(node) and any(value in self._data for value in node.all_input_nodes)
+        ]
 
     @torch.no_grad()
     def _run(self) -> None:
@@ -62,11 +76,10 @@ class Example:
         for node in graph.nodes:
             if node.op == "output":
                 continue
-            if node.op == "placeholder" or any(n in self._open for n in node.all_input_nodes):
-                self._open.add(node)
+            self._classify(node)
             value = next(placeholders) if node.op == "placeholder" else self._evaluate(node)
             self._values[node] = value
-            self.facts[node] = self._facts(value, node in self._open)
+            self.facts[node] = self._facts(value, node)
             for dead in last.get(node, ()):
                 del self._values[dead]
 
@@ -104,17 +117,36 @@ class Example:
             return module.compute(module.fill(args), attrs)
         return _in_eval(module, args, kwargs)
 
-    def _facts(self, value: Any, is_open: bool) -> Any:
+    def _classify(self, node: fx.Node) -> None:
+        """Whether inputs decide the result (its sizes at least), and whether their values do."""
+        sources = node.all_input_nodes
+        if node.op == "placeholder" or any(source in self._open for source in sources):
+            self._open.add(node)
+        by_shape = node.meta.get("kind") == "size" or _name(node) in _FACTORIES or _is_shape(node)
+        values = sources[1:] if by_shape else sources
+        if node.op == "placeholder" or any(source in self._data for source in values):
+            self._data.add(node)
+
+    def _facts(self, value: Any, node: fx.Node) -> Any:
         if isinstance(value, torch.Tensor):
-            data = None if is_open else value.detach()
+            data = None if node in self._data else value.detach()
             return TensorFacts(tuple(value.shape), value.dtype, data)
         if isinstance(value, (tuple, list)):
-            return tuple(self._facts(item, is_open) for item in value)
+            return tuple(self._facts(item, node) for item in value)
         if isinstance(value, Mapping):
-            return {key: self._facts(item, is_open) for key, item in value.items()}
+            return {key: self._facts(item, node) for key, item in value.items()}
+        is_open = node in self._open
         if is_open and isinstance(value, int) and not isinstance(value, bool):
             return ExampleSize(value)
         return value
+
+
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _is_shape(node: fx.Node) -> bool:
+    return node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device")
 
 
 def _in_place(node: fx.Node) -> bool:

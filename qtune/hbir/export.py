@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ from qtune.hbir.ports import Ports, bind_inputs, descriptions, texts
 from qtune.hbir.structure import describe
 from qtune.hbir.verify import verify
 from qtune.nn.qat import iter_stubs
+
+_log = logging.getLogger(__name__)
 
 
 def export(
@@ -62,6 +65,8 @@ def export(
     _check_scales(model)
     ports = bind_inputs(model, as_inputs(example_inputs), input_names, input_descs)
     draft = _lower(model, name, ports, ports.tensors)
+    for text in draft.example.unchecked_guards():
+        _log.warning("export: the module takes the example's path; it can't check that %s", text)
     metadata = {
         META_STAGE: "qat",
         META_NATIVE: "1" if native_pytree else "0",

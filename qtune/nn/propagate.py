@@ -33,7 +33,7 @@ def operand_quantizer(
     """The fake-quantize of operand ``index`` as the operator computes with it."""
     own = op.input_fake_quants
     if str(index) in own:
-        return own[str(index)]  # type: ignore[return-value]
+        return own[str(index)]
     role = op.roles(len(node.args))[index]
     if role == op.spec.weight_role and op.weight_fake_quant is not None:
         return op.weight_fake_quant

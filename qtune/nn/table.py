@@ -44,7 +44,8 @@ class TableOp(QATOp):
         if op.activation_post_process is None:
             raise ExportError(f"{op.name}: a table needs an output scale, and it has none")
         self.qconfig = op.qconfig
-        self.input_fake_quants = op.input_fake_quants
+        for key, quantizer in op.input_fake_quants.items():
+            self.quantize_input(int(key), quantizer)
         self.float_repr = op.float_repr
         self.activation_post_process = op.activation_post_process
         self.in_dtype = source.dtype

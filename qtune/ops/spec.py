@@ -120,11 +120,13 @@ class Sample:
     """One random call for fuzzing: shapes of the operands by role, and attrs.
 
     ``None`` as a shape is an absent operand, or the Python number that ``numbers`` holds for it.
+    ``indices`` names the operands that are int64 indices: each below the number it holds.
     """
 
     shapes: tuple[tuple[int, ...] | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
     numbers: Mapping[int, float] = field(default_factory=dict)
+    indices: Mapping[int, int] = field(default_factory=dict)
 
 
 class DecomposeBuilder(Protocol):

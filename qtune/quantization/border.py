@@ -94,11 +94,12 @@ class Border:
     def _stub(self, op: str, value: fx.Node, name: str, before: fx.Node) -> fx.Node:
         spec = registry_spec(op)
         target = next(t for t in spec.targets if isinstance(t, ModuleTarget))
-        module = target.cls()
+        module = target.cls().train(self.ops.training)
         bound = target.bind(module, value)
         kind = f"{target.cls.__module__}.{target.cls.__qualname__}"
         with self.ops.graph.inserting_before(before):
-            stub = self.ops.insert(Call(spec, bound, name, kind), _stub_meta(value.meta))
+            call = Call(spec, bound, name, kind, module, {}, target.cls)
+            stub = self.ops.insert(call, _stub_meta(value.meta))
         self.stubs.append(stub)
         self.region.kinds[stub] = Kind.QUANTIZED if op == QUANT else Kind.OUTSIDE
         self.region.quantized.add(stub)

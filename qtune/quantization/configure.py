@@ -15,7 +15,7 @@ from qtune.qconfig.plan import OpQuantPlan, OpView, PortPlan
 from qtune.qconfig.setter import find_qconfig
 from qtune.quantization.decompose import FORCED_DTYPE
 from qtune.quantization.fuse import GROUP
-from qtune.quantization.operators import Operators, is_structural
+from qtune.quantization.operators import Operators, has_float_result, is_structural
 from qtune.quantization.region import Kind, Region, parameter_roles
 
 
@@ -65,6 +65,8 @@ def _view(
         return OpView(op=node.meta["op"], rule=Rule.OWN_SCALE, **common)
     roles = op.roles(len(node.args))
     operands = dict(enumerate(node.args))
+    if not has_float_result(node):
+        common["rule"] = Rule.NO_SCALE
     return OpView.from_spec(
         op.spec,
         producers=tuple(
@@ -111,11 +113,16 @@ def _attach(op: QATOp, node: fx.Node, plan: OpQuantPlan, device: torch.device) -
     if plan.output is not None:
         op.activation_post_process = plan.output.make(name=op.name).to(device)
     for index, port in plan.inputs.items():
-        quantizer = port.make(name=f"{op.name} input {index}").to(device)
-        op.input_fake_quants[str(index)] = quantizer
+        op.quantize_input(index, port.make(name=f"{op.name} input {index}").to(device))
     if plan.weight is not None:
         op.weight_fake_quant = _weight_fake_quant(op, node, plan.weight).to(device)
+        _print_last(op, "activation_post_process")
     op.train(op.training)
+
+
+def _print_last(op: QATOp, name: str) -> None:
+    if name in op._modules:
+        op._modules[name] = op._modules.pop(name)
 
 
 def _weight_fake_quant(op: QATOp, node: fx.Node, port: PortPlan) -> Any:

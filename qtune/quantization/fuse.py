@@ -134,6 +134,7 @@ def _leave_identity(ops: Operators, bn: fx.Node, norm: QATOp) -> None:
     identity = qat_class(spec, nn.Identity)(
         spec.name, norm.name, bound.attrs, float_type=norm.float_type
     )
+    identity.float_repr = ""
     identity.train(norm.training)
     ops.install(norm.name, identity, norm)
     bn.args, bn.kwargs = bound.tensors, {}

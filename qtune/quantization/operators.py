@@ -54,7 +54,7 @@ class Operators:
         self.model = model
         self.graph = model.graph
         self.names = Namer(model)
-        self._training = training
+        self.training = training
         self._replaced: dict[str, nn.Module] = {}
 
     def replace_calls(self) -> None:
@@ -198,7 +198,7 @@ class Operators:
         op = cls(call.spec.name, call.name, attrs, float_type=call.float_type)
         if call.module is not None:
             op.adopt(call.module, call.params)
-        op.train(self._training if call.module is None else call.module.training)
+        op.train(self.training if call.module is None else call.module.training)
         if call.module is None and attrs.get(TRAINING) is op.training:
             op.attrs[TRAINING] = None
         self.install(call.name, op, call.module)

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from qtune.check.qat_model import check_qat_model
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
-from qtune.qconfig.explain import explain
 from qtune.report.files import write_text, write_with
 from qtune.report.table import text_table
 
@@ -52,7 +52,7 @@ def write_run_files(model: PreparedModel, inputs: Any) -> None:
         write_with(directory / "qconfig_dtypes.pt", lambda path: torch.save(dtypes, path))
         write_text(directory / "qconfig_dtypes.pt.py", _readable(dtypes))
         write_text(directory / "fx_graph.txt", graph_text(model))
-        write_text(directory / "model_check_result.txt", check_text(model))
+        check_qat_model(model, inputs, save_results=True, out_dir=directory)
     except OSError as error:
         _log.warning("prepare: no files in %s: %s", directory, error)
 
@@ -72,22 +72,6 @@ def graph_text(model: PreparedModel) -> str:
         for node in model.graph.nodes
     ]
     return text_table(rows, ("node", "name", "op", "group", "inputs", "shape", "source")) + "\n"
-
-
-def check_text(model: PreparedModel) -> str:
-    """What stays float and why, what is not fused and why, and every decision on dtypes."""
-    parts = []
-    if model.float_ops:
-        rows = [(op.name, op.op, op.reason) for op in model.float_ops]
-        table = text_table(rows, ("name", "op", "reason"))
-        parts.append(f"These operators stay float:\n{table}")
-    if model.unfused:
-        unfused = [(", ".join(item.names), item.reason) for item in model.unfused]
-        table = text_table(unfused, ("names", "reason"))
-        parts.append(f"Fusable operators that are not fused:\n{table}")
-    if model.resolution is not None:
-        parts.append(explain(model.resolution))
-    return "\n\n".join(parts)
 
 
 def _readable(dtypes: dict[str, dict[str, str]]) -> str:

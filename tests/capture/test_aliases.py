@@ -226,11 +226,8 @@ def test_value_after_changes_in_place_at_other_batches(
 def test_module_in_place_takes_over_the_value() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 1))
     recorded = assert_replays(model, data(1, 3, 5, 5), data(2, 3, 4, 4))
-    assert [str(n.args[0]) for n in recorded.graph.nodes if n.op == "call_module"] == [
-        "x" if False else "input_1",
-        "_0",
-        "_1",
-    ]
+    calls = [n for n in recorded.graph.nodes if n.op == "call_module"]
+    assert [n.args[0] for n in calls[1:]] == calls[:-1]
 
 
 def test_buffers_that_forward_changes_keep_their_state() -> None:

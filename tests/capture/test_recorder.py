@@ -265,7 +265,12 @@ def test_non_contiguous_inputs(view: str) -> None:
 def test_keyword_arguments_and_defaults() -> None:
     class Keywords(nn.Module):
         def forward(
-            self, x: Tensor, *rest: Tensor, scale: float = 2.0, mask: Tensor | None = None, **more: Any
+            self,
+            x: Tensor,
+            *rest: Tensor,
+            scale: float = 2.0,
+            mask: Tensor | None = None,
+            **more: Any,
         ) -> Tensor:
             y = x * scale
             for other in rest:
@@ -390,7 +395,9 @@ def test_model_is_restored_when_forward_fails() -> None:
             return self.norm(x).view(-1, 7)
 
     model = Broken()
-    with pytest.raises(CaptureError, match=r"Broken raised RuntimeError while it ran on the example"):
+    with pytest.raises(
+        CaptureError, match=r"Broken raised RuntimeError while it ran on the example"
+    ):
         capture(model, image(4, 3))
     assert not hasattr(model, "mark")
     assert torch.equal(model.norm.running_mean, torch.zeros(3))
@@ -480,9 +487,7 @@ def test_gradients_are_those_of_the_model() -> None:
     x = image(3, 3, 24, 24)
     model(x).pow(2).sum().backward()
     recorded(x).pow(2).sum().backward()
-    for (name, ours), theirs in zip(
-        recorded.named_parameters(), model.parameters(), strict=True
-    ):
+    for (name, ours), theirs in zip(recorded.named_parameters(), model.parameters(), strict=True):
         assert torch.equal(ours.grad, theirs.grad), name
 
 

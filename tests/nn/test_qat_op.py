@@ -157,7 +157,7 @@ def test_batch_norm_alone_keeps_running_statistics_only_in_training() -> None:
 
 def test_stubs_are_listed_with_their_kinds() -> None:
     op = operator(nn.Linear(2, 2), weight=True)
-    op.input_fake_quants["0"] = FakeQuantize(dtype=qint16)
+    op.quantize_input(0, FakeQuantize(dtype=qint16))
     assert [(name, kind) for name, kind, _ in iter_stubs(op)] == [
         ("op", "input-0"),
         ("op", "weight"),

@@ -118,7 +118,7 @@ BODIES: dict[str, str] = {
     "FakeLut16": function(
         "FakeLut16",
         ("x", "s_x", *_SEGMENTS, "s_y"),
-        ("lo", "hi"),
+        ("lo", "hi", "error"),
         _to_codes(-32768, 32767) + _LOOKUP16 + _CLIP_ENTRY + _TO_FLOAT,
     ),
     "Silu": function("Silu", ("x",), (), "\n    s = Sigmoid (x)\n    y = Mul (x, s)\n"),
@@ -164,8 +164,8 @@ SCHEMAS: dict[str, DomainOp] = {
         DomainOp(
             "FakeLut16",
             ("x", "s_x", *_SEGMENTS, "s_y"),
-            {"lo": "int", "hi": "int"},
-            "Lut16(quantize(x, s_x)) * s_y, float32",
+            {"lo": "int", "hi": "int", "error": "int"},
+            "Lut16(quantize(x, s_x)) * s_y, float32; error: the table's own, in steps",
         ),
         DomainOp("Silu", ("x",), {}, "x * sigmoid(x), float32"),
         DomainOp("LogSigmoid", ("x",), {}, "log(sigmoid(x)), float32"),

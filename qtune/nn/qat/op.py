@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ TRAINING = "training"
 """Attribute of operators that behave otherwise in training (batch norm, dropout); ``None`` means
 the mode of the module."""
 
+_INPUTS = "input_fake_quants"
+
 
 class QATOp(nn.Module):
     """One operator: quantize the inputs that ask for it, run torch's function, quantize the result.
@@ -31,10 +34,12 @@ class QATOp(nn.Module):
 
     ``activation_post_process`` quantizes the result; ``None`` for members of a fused group before
     the last, for operators that keep their input's scale and for results without one.
+    ``input_fake_quants``: fake-quantizes of operands, by the operand's index as text.
     """
 
     activation_post_process: FakeQuantize | None
     weight_fake_quant: FakeQuantize | None
+    input_fake_quants: Mapping[str, FakeQuantize]
 
     def __init__(
         self, op: str, name: str, attrs: Mapping[str, Any] | None = None, *, float_type: str = ""
@@ -46,27 +51,28 @@ class QATOp(nn.Module):
         self.float_type = float_type
         self.params: dict[str, str] = {}
         self.qconfig: Any = None
-        self.float_repr = ""
+        self.float_repr: str | None = None
         self.weight_fake_quant = None
-        self.activation_post_process = None
         if self.spec.rule is Rule.OWN_SCALE:
             self.register_module("activation_post_process", None)  # printed, as the documents do
+        else:
+            self.activation_post_process = None
 
     @property
     def spec(self) -> OpSpec:
         """The operator's entry in the registry."""
         return registry_spec(self.op)
 
-    @property
-    def input_fake_quants(self) -> Mapping[str, FakeQuantize]:
-        """The fake-quantizes of operands, by the operand's index as text."""
-        return self._modules.get("_input_fake_quants") or {}  # type: ignore[return-value]
-
     def quantize_input(self, index: int, quantizer: FakeQuantize) -> None:
         """Give operand ``index`` a fake-quantize of its own."""
-        if "_input_fake_quants" not in self._modules:
-            self.add_module("_input_fake_quants", nn.ModuleDict())
-        self._modules["_input_fake_quants"][str(index)] = quantizer  # type: ignore[index]
+        if _INPUTS not in self._modules:
+            self._modules[_INPUTS] = nn.ModuleDict()
+        self._modules[_INPUTS][str(index)] = quantizer  # type: ignore[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == _INPUTS and _INPUTS not in self._modules:
+            return MappingProxyType({})  # most operators have none; don't print an empty dict
+        return super().__getattr__(name)
 
     @property
     def follows_training(self) -> bool:
@@ -168,9 +174,10 @@ class QATOp(nn.Module):
 
     def extra_repr(self) -> str:
         """The float module's own text, or the static arguments of the function."""
-        if self.float_repr:
+        if self.float_repr is not None:
             return self.float_repr
-        return ", ".join(f"{key}={value}" for key, value in self.attrs.items())
+        given = ((key, value) for key, value in self.attrs.items() if value is not None)
+        return ", ".join(f"{key}={value}" for key, value in given)
 
 
 def is_float(value: Any) -> bool:
@@ -193,7 +200,7 @@ def iter_stubs(model: nn.Module) -> Iterator[tuple[str, str, FakeQuantize]]:
     """
     for op in iter_ops(model):
         for key, quantizer in op.input_fake_quants.items():
-            yield op.name, f"input-{key}", quantizer  # type: ignore[misc]
+            yield op.name, f"input-{key}", quantizer
         if op.weight_fake_quant is not None:
             yield op.name, "weight", op.weight_fake_quant
         if op.activation_post_process is not None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from qtune.ops.activation.clamping import bound_of, convert_clamp, lower_clip
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import output_elements, sample_unary
 from qtune.ops.kernel import (
     Attrs,
@@ -110,6 +111,7 @@ register(
         float_kernel=_clamp,
         lower=_lower,
         kernels=(HbirKernel("Clip", run_float=_run_float, convert=_convert),),
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=_sample,
         doc="input between min and max",

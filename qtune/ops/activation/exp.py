@@ -6,6 +6,7 @@ import torch
 
 from qtune.ops.activation.table_rule import FloatForm, Spellings, table_operator
 from qtune.ops.registry import register
+from qtune.ops.spec import ANY_MARCH
 
 register(
     table_operator(
@@ -17,6 +18,7 @@ register(
             functions=(torch.exp,),
             methods=("exp", "exp_"),
         ),
+        march=ANY_MARCH,
         doc="exp(x)",
     )
 )

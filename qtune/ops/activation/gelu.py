@@ -9,7 +9,7 @@ from torch import nn
 
 from qtune.ops.activation.table_rule import FloatForm, Spellings, table_operator
 from qtune.ops.registry import register
-from qtune.ops.spec import Bound
+from qtune.ops.spec import ANY_MARCH, Bound
 
 
 def _bind(input: Any, *, approximate: str = "none") -> Bound:
@@ -27,6 +27,7 @@ register(
         FloatForm("Gelu"),
         Spellings(modules=(nn.GELU,), functions=(F.gelu,), bind=_bind, bind_module=_bind_module),
         defaults={"approximate": "none"},
+        march=ANY_MARCH,
         doc="x * Phi(x)",
     )
 )

@@ -6,7 +6,7 @@ it is, so that pre-export model, qat.bc and quantized.bc hold one and the same t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ def lower_table(
     grid_x, grid_y = (_scale(b, s, name) for s, name in ((s_x, "s_x"), (s_y, "s_y")))
     if isinstance(table, SegmentTable):
         parts = _segments(b, table)
-        attrs = {"lo": out.qmin, "hi": out.qmax}
+        attrs = {"lo": out.qmin, "hi": out.qmax, "error": table.error}
         return b.add("FakeLut16", [x, grid_x, *parts, grid_y], attrs, domain=DOMAIN)
     entries = b.constant(stored(table, out), "table")
     return b.add("FakeLut8", [x, grid_x, entries, grid_y], domain=DOMAIN)
@@ -98,9 +98,22 @@ def _scale(b: Builder, scale: float, name: str) -> Value:
     return b.constant(np.array(scale, dtype=np.float32), name)
 
 
-def _table_of(first: Array, last: Array, entries: Array) -> SegmentTable:
-    first, last, entries = (np.asarray(a, dtype=np.int64) for a in (first, last, entries))
-    return SegmentTable(first, last, entries, error=0)
+def report_table_error(ctx: ConvertContext, table: SegmentTable) -> None:
+    """State a table's error where it exceeds one step."""
+    if table.error > 1:
+        ctx.report(
+            "table_error",
+            f"the table of {table.segments} segments is off by up to {table.error} steps of the "
+            "output on its calibrated range",
+            error=table.error,
+            segments=table.segments,
+        )
+
+
+def _table_of(parts: Sequence[Array], error: int = 0) -> SegmentTable:
+    """The table of the arrays first, last and entries."""
+    first, last, entries = (np.asarray(part, dtype=np.int64) for part in parts)
+    return SegmentTable(first, last, entries, error)
 
 
 def _dtype_of(lo: int, hi: int) -> QuantDType:
@@ -124,7 +137,7 @@ def _run_fake16(
     entries: torch.Tensor,
     s_y: torch.Tensor,
 ) -> torch.Tensor:
-    table = _table_of(first.numpy(), last.numpy(), entries.numpy())
+    table = _table_of((first.numpy(), last.numpy(), entries.numpy()))
     out = _dtype_of(attrs["lo"], attrs["hi"])
     return fake_lookup(table, float(s_x), float(s_y), out)(x)
 
@@ -156,7 +169,9 @@ def _convert_fake16(ctx: ConvertContext, node: FloatNode) -> Operand:
     out = _dtype_of(lo, hi)
     x = _input(ctx, node, s_x, qint16)
     attrs = {"lo": lo, "hi": hi, "to": onnx_type(out)}
-    value = emit_lut16(ctx, x.value, _table_of(first, last, entries), attrs)
+    table = _table_of((first, last, entries), node.attrs["error"])
+    report_table_error(ctx, table)
+    value = emit_lut16(ctx, x.value, table, attrs)
     return QValue(value, out, float(s_y.reshape(())), lo, hi)
 
 
@@ -169,12 +184,12 @@ def _fast8(node: KernelNode) -> FastKernel:
 
 
 def _reference16(attrs: Attrs, x: Array, first: Array, last: Array, entries: Array) -> Array:
-    values = lookup(_table_of(first, last, entries), x)
+    values = lookup(_table_of((first, last, entries)), x)
     return np.asarray(np.clip(values, attrs["lo"], attrs["hi"]))
 
 
 def _fast16(node: KernelNode) -> FastKernel:
-    table = _table_of(*(node.constants[index] for index in (1, 2, 3)))
+    table = _table_of([node.constants[index] for index in (1, 2, 3)])
     kernel, out = lut16(table, output_dtype(node)), output_dtype(node)
     lo, hi = node.attrs["lo"], node.attrs["hi"]
     if (lo, hi) == (out.qmin, out.qmax):

@@ -18,6 +18,7 @@ from qtune.arith.requantize import multiplier_shift, rescale, scaled_integer
 from qtune.arith_fast.held import channels_last, offset
 from qtune.dtype import QuantDType
 from qtune.errors import ConvertError
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import output_elements
 from qtune.ops.elementwise.fast import clipped, requantizer, run_everywhere, taker
 from qtune.ops.elementwise.operands import Deferred, codes, copy_node, is_plain
@@ -168,6 +169,7 @@ register(
         ),
         weight_role="weight",
         weight_axis=lambda attrs: 0,
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=_sample,
         doc="x where x > 0, else weight[channel] * x",

@@ -7,6 +7,7 @@ from torch import nn
 
 from qtune.ops.activation.table_rule import FloatForm, Spellings, table_operator
 from qtune.ops.registry import register
+from qtune.ops.spec import ANY_MARCH
 
 register(
     table_operator(
@@ -18,6 +19,7 @@ register(
             functions=(F.silu,),
             methods=(),
         ),
+        march=ANY_MARCH,
         doc="x * sigmoid(x)",
     )
 )

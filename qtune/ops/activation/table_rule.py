@@ -17,7 +17,8 @@ from torch import nn
 
 from qtune.arith.table import RealFunction, int8_table, segment_table
 from qtune.dtype import QuantDType
-from qtune.ops.activation.lookup import emit_lut8, emit_lut16
+from qtune.ops.activation.lookup import emit_lut8, emit_lut16, report_table_error
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import output_elements, sample_unary, unary, unary_module
 from qtune.ops.elementwise.fast import run_everywhere
 from qtune.ops.elementwise.operands import Deferred, codes, copy_node, is_plain
@@ -35,6 +36,7 @@ from qtune.ops.kernel import (
 from qtune.ops.spec import (
     Bound,
     FunctionTarget,
+    MarchRule,
     MethodTarget,
     ModuleTarget,
     OpSpec,
@@ -92,10 +94,12 @@ def table_operator(
     *,
     doc: str,
     defaults: Mapping[str, Any] = MappingProxyType({}),
+    march: tuple[MarchRule, ...] = limits.NOT_BERNOULLI,
 ) -> OpSpec:
     """The operator ``function(input, **attrs)``, made an int8 or int16 table.
 
-    ``defaults``: the canonical attrs of a call without arguments, for samples.
+    ``defaults``: the canonical attrs of a call without arguments, for samples. ``march``:
+    bernoulli2 has the tables of few functions only.
     """
 
     def table(attrs: Mapping[str, Any]) -> RealFunction:
@@ -124,6 +128,7 @@ def table_operator(
         lower=lower,
         table=table,
         kernels=(float_kernel(form, run_float, convert),),
+        march=march,
         flops=output_elements,
         sample=lambda rng: replace(sample_unary(rng), attrs=defaults),
         doc=doc,
@@ -163,18 +168,7 @@ def deferred_table(x: QValue, function: RealFunction) -> Deferred:
         lo = x.dtype.qmin if x.code_min is None else x.code_min
         hi = x.dtype.qmax if x.code_max is None else x.code_max
         segments = segment_table(function, x.scale, scale, lo, hi, dtype)
-        if segments.error > 1:
-            report_table_error(ctx, segments.error)
+        report_table_error(ctx, segments)
         return emit_lut16(ctx, x.value, segments, attrs)
 
     return Deferred(emit)
-
-
-def report_table_error(ctx: ConvertContext, error: int) -> None:
-    """State a table's error where it exceeds one step."""
-    ctx.report(
-        "table_error",
-        f"the largest table of int16 (64 segments) is off by up to {error} steps of the output "
-        "on its calibrated range",
-        error=error,
-    )

@@ -8,6 +8,7 @@ from torch import nn
 
 from qtune.ops.activation.table_rule import FloatForm, Spellings, table_operator
 from qtune.ops.registry import register
+from qtune.ops.spec import ANY_MARCH
 
 register(
     table_operator(
@@ -19,6 +20,7 @@ register(
             functions=(torch.tanh, F.tanh),
             methods=("tanh", "tanh_"),
         ),
+        march=ANY_MARCH,
         doc="hyperbolic tangent",
     )
 )

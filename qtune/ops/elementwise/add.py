@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import (
     binary,
     operand_value,
@@ -83,6 +84,7 @@ register(
             HbirKernel("QAdd", "qtune", reference=reference_add, fast=fast_add),
         ),
         fuse=FuseRole.ADD,
+        march=limits.ADD_MUL,
         flops=output_elements,
         sample=sample_binary,
         doc="input + alpha * other",

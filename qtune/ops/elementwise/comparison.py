@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qtune.arith_fast.held import offset
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import operand_value, output_elements, sample_binary
 from qtune.ops.elementwise.fast import is_number, number, taker
 from qtune.ops.elementwise.operands import codes, copy_node, is_plain, scalar
@@ -135,6 +136,7 @@ def comparison(name: str, compared: Comparison, targets: tuple[Target, ...], doc
         float_kernel=compared.torch_function,
         lower=lower_as(compared.onnx_op),
         kernels=compared.kernels(),
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=sample_binary,
         doc=doc,

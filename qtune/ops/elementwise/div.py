@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from qtune.dtype import qint16
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import (
     binary,
     operand_value,
@@ -88,6 +89,7 @@ register(
         float_kernel=_div,
         lower=_lower,
         decompose=_decompose,
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=sample_binary,
         doc="input / other: reciprocal table of other (qint16) and mul; a number: div_scalar",

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from qtune.errors import ConvertError
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import output_elements, sample_unary
 from qtune.ops.elementwise.operands import codes, copy_node, is_plain, scalar, scaled_by
 from qtune.ops.kernel import Builder, ConvertContext, FloatNode, HbirKernel, LowerCall, Operand
@@ -53,6 +54,7 @@ register(
         kernels=(
             HbirKernel("Div", run_float=lambda attrs, a, b: torch.div(a, b), convert=_convert),
         ),
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=_sample,
         doc="input / number; what div becomes where the divisor is a number",

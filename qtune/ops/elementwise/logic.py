@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from qtune.errors import ExportError
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import output_elements
 from qtune.ops.elementwise.fast import taker
 from qtune.ops.elementwise.operands import copy_node, is_plain
@@ -91,6 +92,7 @@ def logical(
                 onnx_op, run_float=run_float, convert=convert, reference=reference, fast=fast
             ),
         ),
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=lambda rng: Sample(((2, int(rng.integers(1, 9))),) * len(roles)),
         doc=doc,

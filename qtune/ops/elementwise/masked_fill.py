@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import operand_value, output_elements
 from qtune.ops.kernel import Builder, LowerCall
 from qtune.ops.registry import register
@@ -40,6 +41,7 @@ register(
         ),
         float_kernel=torch.masked_fill,
         lower=_lower,
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=_sample,
         doc="value where the mask holds, else input",

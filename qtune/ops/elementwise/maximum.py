@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import binary, output_elements, sample_binary
 from qtune.ops.elementwise.operands import copy_node, is_plain
 from qtune.ops.elementwise.selecting import deferred_choice, extremum_kernel
@@ -38,6 +39,7 @@ register(
             HbirKernel("Max", run_float=lambda attrs, a, b: torch.maximum(a, b), convert=_convert),
             extremum_kernel("QMaximum", np.maximum, torch.maximum),
         ),
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=sample_binary,
         doc="the larger of two tensors",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import binary, output_elements, sample_binary
 from qtune.ops.elementwise.operands import copy_node, is_plain
 from qtune.ops.elementwise.selecting import deferred_choice, extremum_kernel
@@ -38,6 +39,7 @@ register(
             HbirKernel("Min", run_float=lambda attrs, a, b: torch.minimum(a, b), convert=_convert),
             extremum_kernel("QMinimum", np.minimum, torch.minimum),
         ),
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=sample_binary,
         doc="the smaller of two tensors",

@@ -11,6 +11,7 @@ import torch
 from qtune.arith.requantize import rescale
 from qtune.arith_fast.held import offset
 from qtune.dtype import QuantDType
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import (
     binary,
     operand_value,
@@ -119,6 +120,7 @@ register(
             HbirKernel("Mul", run_float=lambda attrs, a, b: torch.mul(a, b), convert=_convert),
             HbirKernel("QMul", "qtune", reference=_reference, fast=_fast),
         ),
+        march=limits.ADD_MUL,
         flops=output_elements,
         sample=sample_binary,
         doc="input * other",

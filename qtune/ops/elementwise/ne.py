@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import binary, output_elements, sample_binary
 from qtune.ops.elementwise.comparison import lower_as
 from qtune.ops.kernel import Builder, LowerCall
@@ -34,6 +35,7 @@ register(
         ),
         float_kernel=torch.ne,
         lower=_lower,
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=sample_binary,
         doc="input != other",

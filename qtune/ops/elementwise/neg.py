@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import output_elements, sample_unary, unary
 from qtune.ops.elementwise.sign_rule import saturating_kernels
 from qtune.ops.kernel import Builder, LowerCall
@@ -38,6 +39,7 @@ register(
         float_kernel=torch.neg,
         lower=_lower,
         kernels=saturating_kernels("Neg", "QNeg", torch.neg, np.negative, non_negative=False),
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=sample_unary,
         doc="-input",

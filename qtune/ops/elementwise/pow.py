@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import (
     binary,
     operand_value,
@@ -86,6 +87,7 @@ register(
         lower=_lower,
         decompose=_decompose,
         kernels=(HbirKernel("Pow", run_float=_run_float),),
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=_sample,
         doc="input ** exponent for the exponents 2 (mul), 0.5, -0.5 and -1 (tables)",

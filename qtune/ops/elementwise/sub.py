@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import (
     binary,
     operand_value,
@@ -69,6 +70,7 @@ register(
         kernels=(
             HbirKernel("Sub", run_float=lambda attrs, a, b: torch.sub(a, b), convert=_convert),
         ),
+        march=limits.SUB,
         flops=output_elements,
         sample=sample_binary,
         doc="input - alpha * other",

@@ -9,6 +9,7 @@ import torch
 
 from qtune.arith.requantize import rescale
 from qtune.arith_fast.held import channels_last
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import operand_value, output_elements
 from qtune.ops.elementwise.fast import clipped, taker
 from qtune.ops.elementwise.operands import copy_node, mask
@@ -98,6 +99,7 @@ register(
             ),
             HbirKernel("QWhere", "qtune", reference=_reference, fast=_fast),
         ),
+        march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=_sample,
         doc="input where the mask holds, else other",

@@ -47,7 +47,9 @@ def _check(attrs: Attrs, inputs: Sequence[Any], output: Any) -> str | None:
 
 def _sample(rng: np.random.Generator) -> Sample:
     shape = tuple(int(v) for v in rng.integers(1, 5, 3))
-    return Sample((shape, (int(rng.integers(1, 6)),)), {"dim": int(rng.integers(-3, 3))})
+    dim = int(rng.integers(-3, 3))
+    chosen = (int(rng.integers(1, 6)),)
+    return Sample((shape, chosen), {"dim": dim}, indices={1: shape[dim]})
 
 
 register(

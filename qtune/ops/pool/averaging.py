@@ -131,7 +131,8 @@ def _one_window(rows: Bounds, columns: Bounds) -> Sums:
     count = (bottom - top) * (right - left)
 
     def sums(x: torch.Tensor) -> torch.Tensor:
-        total = x[:, :, top:bottom, left:right].sum((2, 3), keepdim=True, dtype=torch.int64)
+        wide = torch.int32 if x.dtype == torch.uint8 and count < 1 << 23 else torch.int64
+        total = x[:, :, top:bottom, left:right].sum((2, 3), keepdim=True, dtype=wide)
         return total.sub_(_zero(x) * count)
 
     return sums

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import input_elements
 from qtune.ops.elementwise.operands import codes, copy_node, is_plain
 from qtune.ops.kernel import (
@@ -84,6 +85,7 @@ register(
             HbirKernel("ArgMax", run_float=_run_float, convert=_convert),
             HbirKernel("QArgMax", "qtune", reference=_reference, fast=_fast),
         ),
+        march=limits.ARGMAX,
         flops=input_elements,
         sample=_sample,
         doc="index of the largest value, the lowest in a tie",

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qtune.arith_fast.held import channels_last
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import input_elements
 from qtune.ops.elementwise.operands import codes, copy_node, is_plain
 from qtune.ops.kernel import (
@@ -80,6 +81,7 @@ def extremum(
             HbirKernel(onnx_op, run_float=run_as(function), convert=convert),
             HbirKernel(integer_op, "qtune", reference=reference, fast=fast),
         ),
+        march=limits.EXTREMUM,
         flops=input_elements,
         sample=sample_reduction,
         doc=doc,

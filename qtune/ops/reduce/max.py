@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import input_elements
 from qtune.ops.kernel import Builder, LowerCall
 from qtune.ops.reduce.reducing import axes_of
@@ -85,6 +86,7 @@ register(
         float_kernel=_max,
         lower=_lower,
         decompose=_decompose,
+        march=limits.EXTREMUM,
         flops=input_elements,
         sample=_sample,
         doc="largest value, with its index where a dim is given; or the larger of two tensors",

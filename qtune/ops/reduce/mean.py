@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import input_elements
 from qtune.ops.kernel import ConvertContext, FloatNode, HbirKernel, Operand
 from qtune.ops.reduce.reducing import (
@@ -41,6 +42,7 @@ register(
         float_kernel=_mean,
         lower=lower_as("ReduceMean"),
         kernels=(HbirKernel("ReduceMean", run_float=run_as(torch.mean), convert=_convert),),
+        march=limits.MEAN,
         flops=input_elements,
         sample=sample_reduction,
         doc="mean along dimensions",

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from qtune.dtype import qint16
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import input_elements
 from qtune.ops.kernel import Attrs, Builder, HbirKernel, LowerCall
 from qtune.ops.spec import (
@@ -109,6 +110,7 @@ def normalization(
         lower=lower,
         decompose=decompose,
         kernels=(HbirKernel(onnx_op, run_float=run_float),),
+        march=limits.NOT_BERNOULLI,
         flops=input_elements,
         sample=_sample,
         doc=doc,

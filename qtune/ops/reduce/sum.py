@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import input_elements
 from qtune.ops.kernel import ConvertContext, FloatNode, HbirKernel, Operand
 from qtune.ops.reduce.reducing import (
@@ -45,6 +46,7 @@ register(
             HbirKernel("ReduceSum", run_float=run_as(torch.sum), convert=_convert),
             SUM_KERNEL,
         ),
+        march=limits.SUM,
         flops=input_elements,
         sample=sample_reduction,
         doc="sum along dimensions",

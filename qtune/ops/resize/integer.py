@@ -124,20 +124,22 @@ def _bilinear_fast(node: KernelNode) -> FastKernel:
         if not halving(x.shape[2], x.shape[3]):
             return generic(x)
         out = (len(taps[0]), len(taps[3]))
-        values = F.interpolate(x.float(), size=out, mode="bilinear", align_corners=False)
-        return channels_last(values.add_(0.5).to(torch.uint8))
+        # The weights sum to 1: a half added before is a half added after.
+        values = F.interpolate(x.float().add_(0.5), size=out, mode="bilinear")
+        return channels_last(values.to(torch.uint8))
 
     return kernel
 
 
 def _is_power_of_two(size: int, taps: list[Array]) -> bool:
-    """Whether torch's float32 weights are exactly these: the step is a power of two >= 2**-7.
+    """Whether torch's float32 weights are exactly these: the step is a power of two >= 2**-6.
 
-    Positions and weights then are multiples of 1/256 in float32 too, and every product and sum
-    stays below 2**24 steps, so that torch's faster kernel gives the same bits.
+    Positions and weights then are multiples of 1/128 in float32 too; a code and a half has 9 bits,
+    a product with two weights 23, so that no float32 operation rounds and torch's faster kernel
+    gives the same bits.
     """
     out = len(taps[0])
-    if max(size, out) % min(size, out) or out > 128 * size:
+    if max(size, out) % min(size, out) or out > 64 * size:
         return False
     ratio = max(size, out) // min(size, out)
     same = all((a == b).all() for a, b in zip(bilinear_taps(size, out), taps, strict=True))

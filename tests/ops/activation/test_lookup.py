@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,3 +105,14 @@ def test_result_keeps_the_inputs_dtype() -> None:
     table = sigmoid_table(0.1, 0.01, qint8, qint8, (-128, 127))
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         assert fake_lookup(table, 0.1, 0.01, qint8)(X.to(dtype)).dtype == dtype
+
+
+def test_error_above_one_step_is_in_the_conversion_report() -> None:
+    s_x = float(scale_from_absmax(X.abs().max().numpy(), qint16))
+    s_y = float(scale_from_absmax(1.0, qint16))
+    fine = sigmoid_table(s_x, s_y, qint16, qint16, (-32768, 32767))
+    assert isinstance(fine, SegmentTable)
+    assert convert(module_of(fine, s_x, s_y, qint16, qint16), "nash-e").report == ()
+    coarse = replace(fine, error=7)
+    (note,) = convert(module_of(coarse, s_x, s_y, qint16, qint16), "nash-e").report
+    assert (note["op"], note["kind"], note["details"]["error"]) == ("op", "table_error", 7)

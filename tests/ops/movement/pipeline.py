@@ -20,7 +20,7 @@ from qtune.hbir.module import META_BATCH, META_INPUTS, META_OUTPUTS, HbirModule
 from qtune.ops.kernel import LowerCall
 from qtune.ops.quant.fake_quant import emit_fake_quant
 from qtune.ops.registry import spec as find_spec
-from qtune.ops.spec import OpSpec, Rule
+from qtune.ops.spec import OpSpec, Rule, Sample
 
 _TYPES = {
     torch.float32: ir.DataType.FLOAT,
@@ -182,8 +182,14 @@ def check(
     return line
 
 
-def random_operands(rng: np.random.Generator, shapes: Sequence[Any]) -> list[Any]:
-    return [
-        None if shape is None else torch.from_numpy(rng.normal(0, 1, shape).astype(np.float32))
-        for shape in shapes
-    ]
+def random_operands(rng: np.random.Generator, sample: Sample) -> list[Any]:
+    """Operands of a sampled call: normal numbers, indices, numbers, ``None``."""
+
+    def operand(i: int, shape: Any) -> Any:
+        if shape is None:
+            return sample.numbers.get(i)
+        if i in sample.indices:
+            return torch.from_numpy(rng.integers(0, sample.indices[i], shape))
+        return torch.from_numpy(rng.normal(0, 1, shape).astype(np.float32))
+
+    return [operand(i, shape) for i, shape in enumerate(sample.shapes)]

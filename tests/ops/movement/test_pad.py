@@ -27,6 +27,7 @@ SCALE = 1 / 128
         {"pad": (3, 2, 1, 4), "mode": "reflect", "value": None},
         {"pad": (3, 2, 1, 4), "mode": "replicate", "value": None},
         {"pad": (3, 2, 1, 4), "mode": "circular", "value": None},
+        {"pad": (1, 2, 0, 0), "mode": "reflect", "value": None},
     ],
     ids=str,
 )

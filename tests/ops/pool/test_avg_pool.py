@@ -10,9 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from qtune.arith_fast.held import from_held, to_held
 from qtune.dtype import QuantDType, qint8, qint16
+from qtune.ops.kernel import FloatNode, KernelNode, QValue
 from qtune.ops.pool.averaging import _strides
 from qtune.ops.pool.windows import adaptive_windows, strided_windows
+from qtune.ops.registry import kernel
 
 from ..movement.pipeline import DTYPES, build, check
 from ..movement.spelling import operator_of, operator_of_module
@@ -95,9 +98,55 @@ def test_sums_of_extreme_codes_are_exact() -> None:
         assert line.integer_results([x])[0].item() == pytest.approx(-1.0, abs=line.scale)
 
 
-def test_averages_of_codes_above_zero_stay_above_zero() -> None:
-    line = build("avg_pool2d", [X.abs()], POOL)
-    assert node_named(line, "QAvgPool").attributes["lo"].as_int() == -128
+class Recorder:
+    """A context that keeps the attributes of the last node."""
+
+    def constant(self, array: np.ndarray, suffix: str = "") -> np.ndarray:
+        return array
+
+    def add(self, op_type: str, inputs: Any, attrs: Any, *, domain: str) -> str:
+        self.attrs = attrs
+        return op_type
+
+
+@pytest.mark.parametrize(("code_min", "lo"), [(0, 0), (-5, -128), (None, -128)])
+def test_averages_of_codes_above_zero_stay_above_zero(code_min: int | None, lo: int) -> None:
+    found = kernel("", "AveragePool")
+    assert found is not None
+    assert found.convert is not None
+    attrs = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0,) * 4}
+    x = QValue("x", qint8, 0.5, code_min)
+    node = FloatNode("AveragePool", attrs, (x,), "pool", ((1, 1, 4, 4),))
+    recorder = Recorder()
+    result = found.convert(recorder, node).emit(recorder, 0.5, qint8)  # type: ignore[arg-type]
+    assert result.code_min == recorder.attrs["lo"] == lo
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fast_sums_do_not_care_about_strides(dtype: QuantDType) -> None:
+    found = kernel("qtune", "QAvgPool")
+    assert found is not None
+    assert found.reference is not None
+    assert found.fast is not None
+    codes = np.random.default_rng(2).integers(dtype.qmin, dtype.qmax + 1, (2, 5, 11, 8))
+    attrs = {"lo": dtype.qmin, "hi": dtype.qmax, "to": 3 if dtype == qint8 else 5}
+    for down, across in ((adaptive_windows(11, 3), adaptive_windows(8, 5)),) + tuple(
+        (
+            strided_windows(11, k, k, 0, ceil_mode=True, count_pad=True),
+            strided_windows(8, k, k, 0, ceil_mode=True, count_pad=True),
+        )
+        for k in (2, 3, 11)
+    ):
+        shape = (len(down.start), len(across.start))
+        m = np.random.default_rng(3).integers(1 << 14, 1 << 15, shape)
+        n = np.random.default_rng(4).integers(14, 60, shape)
+        constants = [down.start, down.end, across.start, across.end, m, n]
+        names = (f"int{dtype.bits}",)
+        node = KernelNode("QAvgPool", attrs, dict(enumerate(constants, 1)), names * 7, names)
+        exact = found.reference(attrs, codes, *constants)
+        held = to_held(codes, dtype)
+        for x in (held, held.contiguous(), held.transpose(2, 3).contiguous().transpose(2, 3)):
+            np.testing.assert_array_equal(from_held(found.fast(node)(x)), exact)
 
 
 @pytest.mark.parametrize(("size", "kernel", "stride", "padding"), [(9, 3, 2, 1), (7, 4, 3, 2)])

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from qtune.arith.resize import bilinear_taps
+from qtune.arith_fast.held import from_held, to_held
 from qtune.bpu.ort import run_in_onnxruntime
-from qtune.dtype import qint16
-from qtune.ops.registry import spec
+from qtune.dtype import qint8, qint16
+from qtune.ops.kernel import KernelNode
+from qtune.ops.registry import kernel, spec
 from qtune.ops.resize.integer import _is_power_of_two
 
 from ..movement.pipeline import Line, build, check, random_operands
@@ -47,7 +49,7 @@ def test_resize_agrees_in_every_implementation() -> None:
     rng = np.random.default_rng(3)
     for _ in range(SAMPLES):
         sample = spec("interpolate").sample(rng)  # type: ignore[misc]
-        (x,) = random_operands(rng, sample.shapes)
+        (x,) = random_operands(rng, sample)
         if sample.attrs["mode"] == "nearest":
             check("interpolate", [x], sample.attrs)
         else:
@@ -58,9 +60,9 @@ def test_a_fractional_factor_steps_by_the_ratio_of_the_sizes() -> None:
     """numerics.md section 6: x1.3 of 32 x 32 is 41 x 41 and differs from torch by about 0.2."""
     x = noise(1, 3, 32, 32)
     attrs = attrs_of("bilinear", scale_factor=(1.3, 1.3))
-    kernel = spec("interpolate").float_kernel
-    assert kernel is not None
-    ours, torchs = kernel(x, **attrs), F.interpolate(x, scale_factor=1.3, mode="bilinear")
+    resize = spec("interpolate").float_kernel
+    assert resize is not None
+    ours, torchs = resize(x, **attrs), F.interpolate(x, scale_factor=1.3, mode="bilinear")
     assert ours.shape == torchs.shape == (1, 3, 41, 41)
     # Published: 0.2; 0.15 to 0.41 on other noise.
     assert 0.1 < (ours - torchs).abs().max() < 0.5
@@ -71,18 +73,18 @@ def test_a_fractional_factor_steps_by_the_ratio_of_the_sizes() -> None:
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_whole_factors_are_torchs_bit_for_bit(mode: str) -> None:
     x = noise(2, 3, 6, 5)
-    kernel = spec("interpolate").float_kernel
-    assert kernel is not None
-    ours = kernel(x, **attrs_of(mode, scale_factor=(2, 3)))
+    resize = spec("interpolate").float_kernel
+    assert resize is not None
+    ours = resize(x, **attrs_of(mode, scale_factor=(2, 3)))
     assert torch.equal(ours, F.interpolate(x, scale_factor=(2, 3), mode=mode))
 
 
 def test_nearest_takes_the_element_that_integers_give() -> None:
     """torch rounds positions in float32 and takes the element before at some sizes."""
     x = torch.arange(2, dtype=torch.float32).view(1, 1, 1, 2)
-    kernel = spec("interpolate").float_kernel
-    assert kernel is not None
-    ours = kernel(x, **attrs_of("nearest", size=(1, 82)))
+    resize = spec("interpolate").float_kernel
+    assert resize is not None
+    ours = resize(x, **attrs_of("nearest", size=(1, 82)))
     assert ours.flatten().tolist() == [0.0] * 41 + [1.0] * 41
     line = check("interpolate", [x], attrs_of("nearest", size=(1, 82)))
     assert line.integer_results([x])[0][..., 41:].min() > 0
@@ -121,11 +123,30 @@ def test_halving_and_doubling_use_torchs_kernel_only_where_weights_are_the_same(
     assert agrees(7, 14)
     assert agrees(7, 7)
     assert agrees(12, 3)
-    assert agrees(1, 128)
-    assert not agrees(1, 256)
+    assert agrees(1, 64)
+    assert not agrees(1, 128)
     assert not agrees(7, 21)
     assert not agrees(7, 13)
     assert not agrees(7, 14, True)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 16, 16), (3, 3, 9, 7), (2, 16, 5, 12), (1, 67, 8, 3)])
+@pytest.mark.parametrize("factor", [0.5, 2, 4, 16, 1.7])
+def test_fast_bilinear_is_exact_for_any_number_of_channels(
+    shape: tuple[int, ...], factor: float
+) -> None:
+    codes = np.random.default_rng(shape[1]).integers(-128, 128, shape)
+    codes[..., ::2] = np.where(codes[..., ::2] < 0, -128, 127)
+    sizes = [max(round(size * factor), 1) for size in shape[2:]]
+    taps = [part for axis in zip(shape[2:], sizes, strict=True) for part in bilinear_taps(*axis)]
+    found = kernel("qtune", "QResizeBilinear")
+    assert found is not None
+    assert found.reference is not None
+    assert found.fast is not None
+    constants = dict(enumerate(taps, 1))
+    node = KernelNode("QResizeBilinear", {"to": 3}, constants, ("int8",) * 7, ("int8",))
+    fast = found.fast(node)(to_held(codes, qint8))
+    np.testing.assert_array_equal(from_held(fast), found.reference({"to": 3}, codes, *taps))
 
 
 def test_int16_is_refused_with_the_reason() -> None:
