@@ -13,6 +13,15 @@ import pytest
 import torch
 
 from pytest_qtune import assert_bit_exact, assert_consistency
+from qtune import qint8
+from qtune.quantization import get_qconfig
+from qtune.quantization.observer_v2 import MSEObserver
+from qtune.quantization.qconfig_setter import (
+    ConvDtypeTemplate,
+    MatmulDtypeTemplate,
+    ModuleNameTemplate,
+    QconfigSetter,
+)
 
 MARCH = "nash-e"
 BATCH = 8
@@ -37,7 +46,15 @@ def calibration():
 
 @pytest.fixture(scope="module")
 def mobilenet(qtune_stages, calibration):
-    return qtune_stages(mobilenet_v2.mobilenet_v2, calibration, march=MARCH, name="MobileNetV2")
+    """int8 with the observer that searches for the scale of least squared error."""
+    templates = [ModuleNameTemplate({"": qint8}), ConvDtypeTemplate(), MatmulDtypeTemplate()]
+    return qtune_stages(
+        mobilenet_v2.mobilenet_v2,
+        calibration,
+        march=MARCH,
+        name="MobileNetV2",
+        qconfig_setter=QconfigSetter(get_qconfig(observer=MSEObserver), templates),
+    )
 
 
 def test_mobilenet_agrees_with_float_at_least_as_often_as_naive(mobilenet, crops, calibration):

@@ -1,7 +1,8 @@
 """Sensitivity by ablation: everything in float, one fake-quantize at a time switched on.
 
 Variants of a port: ``round`` (only elements in range are fake-quantized), ``clip`` (only elements
-out of range are clamped), ``qint8``, ``qint16``, ``fp16``, and ``own`` (its own dtype and scale).
+out of range are clamped), ``qint8``, ``qint16``, ``fp16``, and ``own`` (the port in VALIDATION, as
+the deployed model computes it).
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from qtune.analysis.observe import type_name
 from qtune.arith_fast.fake_quantize import clip_only, fake_quantize, round_only
-from qtune.capture.inputs import Inputs
 from qtune.dtype import qint8, qint16
-from qtune.nn.float_mode import all_float
 from qtune.nn.qat.op import QATOp, iter_ops, iter_stubs
+from qtune.nn.table import TableOp
+from qtune.ops.registry import find_function, find_module
 from qtune.quantizers.fake_quantize import FakeQuantize
-
-__all__ = ["VARIANTS", "Port", "all_float", "outputs_with", "ports", "switched_on", "variant"]
+from qtune.quantizers.state import FakeQuantState
 
 VARIANTS = ("round", "clip", "qint8", "qint16", "fp16")
+OWN = "own"
+OUTPUT, WEIGHT = "output", "weight"
 Transform = Callable[[Tensor], Tensor]
 
 
@@ -42,7 +45,7 @@ class Port:
 
 
 def ports(
-    model: nn.Module, prefixes: Sequence[str] | None = None, types: Sequence[type] | None = None
+    model: nn.Module, prefixes: Sequence[str] | None = None, types: Sequence[Any] | None = None
 ) -> list[Port]:
     """The ports of ``model``; ``prefixes`` and ``types`` together mean both."""
     ops = {op.name: op for op in iter_ops(model)}
@@ -50,25 +53,25 @@ def ports(
     if prefixes is not None:
         found = [p for p in found if p.op.name.startswith(tuple(prefixes))]
     if types is not None:
-        wanted = {t.__qualname__ for t in types}
-        found = [p for p in found if isinstance(p.op, tuple(types)) or _float_class(p) in wanted]
+        found = [p for p in found if is_of_type(p.op, types)]
     return found
 
 
-def _float_class(port: Port) -> str:
-    return port.op.float_type.rsplit(".", 1)[-1]
+def is_of_type(op: QATOp, types: Sequence[Any]) -> bool:
+    """Whether one of ``types`` names the operator.
 
-
-@contextmanager
-def switched_on(port: Port, transform: Transform) -> Iterator[None]:
-    """Let the port's fake-quantize apply ``transform``; everything else stays as it is."""
-    handle = port.fake_quantize.register_forward_hook(
-        lambda module, args, result: transform(result)
-    )
-    try:
-        yield
-    finally:
-        handle.remove()
+    A type may be the float class or function (of the model, or torch's for the same operator), or
+    the class in ``qtune.nn.qat``.
+    """
+    for wanted in types:
+        full = f"{wanted.__module__}.{getattr(wanted, '__qualname__', wanted.__name__)}"
+        if full in (op.float_type, type_name(op)):
+            return True
+        is_class = isinstance(wanted, type)
+        found = find_module(wanted) if is_class else find_function(wanted)
+        if found is not None and found[0] is op.spec:
+            return True
+    return False
 
 
 def variant(port: Port, name: str) -> Transform:
@@ -85,7 +88,69 @@ def variant(port: Port, name: str) -> Transform:
     return lambda x: function(x, scale, dtype.qmin, dtype.qmax, axis)
 
 
-def outputs_with(model: nn.Module, port: Port, name: str, inputs: Inputs) -> Any:
-    """Outputs where only ``port`` is quantized, in one variant (inside :func:`all_float`)."""
-    with switched_on(port, variant(port, name)):
-        return model(*inputs.args, **inputs.kwargs)
+@contextmanager
+def in_own_state(port: Port) -> Iterator[None]:
+    """Let the port quantize as it does in VALIDATION; everything else stays as it is."""
+    before = port.fake_quantize.state
+    try:
+        port.fake_quantize.state = FakeQuantState.VALIDATION
+        yield
+    finally:
+        port.fake_quantize.state = before
+
+
+@contextmanager
+def switched_on(port: Port, transform: Transform) -> Iterator[None]:
+    """Let the value at the port pass through ``transform``; everything else stays as it is."""
+    handle = _hook(port, transform)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _hook(port: Port, transform: Transform) -> Any:
+    if not isinstance(port.op, TableOp):  # it calls no fake-quantize while it computes in float
+        return port.fake_quantize.register_forward_hook(lambda m, args, result: transform(result))
+    if port.kind == OUTPUT:
+        return port.op.register_forward_hook(lambda m, args, result: transform(result))
+    return port.op.register_forward_pre_hook(lambda m, args: (transform(args[0]), *args[1:]))
+
+
+class Recording:
+    """The values that come to ports while a model runs, by port name, in order.
+
+    ``paused`` stops it; :meth:`clear` lets the values go.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[Tensor]] = {}
+        self.paused = False
+
+    def clear(self) -> None:
+        """Forget everything recorded until now."""
+        self.values.clear()
+
+    def noting(self, name: str) -> Transform:
+        """A transform that records its value and changes nothing."""
+
+        def note(x: Tensor) -> Tensor:
+            if not self.paused:
+                self.values.setdefault(name, []).append(x)
+            return x
+
+        return note
+
+
+@contextmanager
+def recorded(chosen: Sequence[Port]) -> Iterator[Recording]:
+    """Record the values at the ports; leave no hook behind."""
+    recording = Recording()
+    handles: list[Any] = []
+    try:
+        for port in chosen:
+            handles.append(_hook(port, recording.noting(port.name)))
+        yield recording
+    finally:
+        for handle in handles:
+            handle.remove()

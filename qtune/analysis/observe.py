@@ -1,40 +1,45 @@
 """Run any model of the chain once and keep the result of every operator, as values.
 
-The operators of all stages have the same names, so comparing two stages is a join on names. A
-float module is seen through a prepared copy of itself in the ``_FLOAT`` state, which computes the
-same and has these names.
+The operators of all stages have the same names, so comparing two stages is a join on names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.fx.node import map_arg
 
+from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs
 from qtune.capture.structure import flatten_named
 from qtune.errors import AnalysisError
+from qtune.hbir.builder import META_OP, META_RESULT
 from qtune.hbir.feeding import bind_call, outputs_from
 from qtune.hbir.module import HbirModule
 from qtune.hbir.result import OpResult
+from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
-from qtune.nn.qat.op import QATOp, fake_quantizes, iter_ops
+from qtune.nn.qat.op import QATOp, fake_quantizes
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
 from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.scope import forward_scope
 
 Model = nn.Module | HbirModule
+Replace = Callable[[fx.Node, str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class OpRecord:
     """The result of one operator in one run.
 
-    ``value``: real numbers, a copy. ``scale``: ``None`` where the result is no quantized number.
-    ``dtype``: ``qint8``, ``qint16``, ``torch.float32``, ... ``input_shapes`` by operand.
+    ``op_type``: its qualified class or function. ``value``: real numbers, a copy. ``scale``:
+    ``None`` where the result is no quantized number. ``dtype``: ``qint8``, ``qint16``,
+    ``torch.float32``, ... ``input_shapes`` and ``inputs`` by operand. ``op``: the operator's name in
+    the registry, where known.
     """
 
     name: str
@@ -44,6 +49,7 @@ class OpRecord:
     dtype: str
     input_shapes: tuple[tuple[int, ...] | None, ...] = ()
     inputs: tuple[Any, ...] = ()
+    op: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,66 +85,90 @@ def float_twin(model: nn.Module, inputs: Inputs) -> nn.Module:
 
 
 def observe(model: Model, inputs: Inputs, *, keep_inputs: bool = False) -> Observation:
-    """Run ``model`` once and return what every operator computed."""
+    """Run ``model`` once and return what every operator computed.
+
+    A float module is seen through a prepared copy of itself (:func:`float_twin`).
+    """
     if isinstance(model, HbirModule):
         return _observe_hbir(model, inputs)
     if not is_prepared(model):
         model = float_twin(model, inputs)
-    return _observe_torch(model, inputs, keep_inputs)
+    return observe_graph(require_torch(model, "observe"), inputs, keep_inputs=keep_inputs)
 
 
-def _observe_hbir(module: HbirModule, inputs: Inputs) -> Observation:
-    function = module[0]
-    records: dict[str, OpRecord] = {}
+def observe_graph(
+    model: PreparedModel,
+    inputs: Inputs,
+    *,
+    keep_inputs: bool = False,
+    replace: Replace | None = None,
+) -> Observation:
+    """Run a prepared model once.
 
-    def note(name: str, result: OpResult) -> None:
-        records[name] = OpRecord(name, "", result.values, result.scale, result.dtype)
-
-    feed = bind_call(function, inputs.args, dict(inputs.kwargs))
-    results = function.run(feed, observe=note)
-    outputs = outputs_from(function, [results[item.name] for item in function.outputs])
-    return Observation(outputs, records)
-
-
-def _observe_torch(model: nn.Module, inputs: Inputs, keep_inputs: bool) -> Observation:
-    records: dict[str, OpRecord] = {}
-    scales = _active_quantizers(model)
-
-    def note(op: QATOp, operands: tuple[Any, ...], result: Any) -> None:
-        for name, value in _named_results(op.name, result, records):
-            records[name] = _record(name, op, operands, value, scales, keep_inputs)
-
-    with results_of(model, note):
-        outputs = run_model(model, inputs)
-    return Observation(outputs, records)
+    ``replace(node, name, result)`` may give another result for an operator to go on with.
+    """
+    recorder = _Recorder(model, keep_inputs, replace)
+    with torch.no_grad(), forward_scope():
+        outputs = model.run_nodes(inputs, recorder)
+    return Observation(outputs, recorder.records)
 
 
-def _active_quantizers(model: nn.Module) -> dict[str, FakeQuantize]:
-    """Operator name -> the fake-quantize whose grid its result lies on now."""
-    found = {}
-    for node, quantizer in value_quantizers(model).items():
-        if node.op == "call_module" and quantizer is not None and fake_quantizes(quantizer):
-            found[model.get_submodule(str(node.target)).name] = quantizer
-    return found
+class _Recorder:
+    """Makes a record of every operator's result while a graph runs.
+
+    Copies are made at once: a later operator may change a result in place.
+    """
+
+    def __init__(self, model: PreparedModel, keep_inputs: bool, replace: Replace | None) -> None:
+        self.model = model
+        self.keep_inputs = keep_inputs
+        self.replace = replace
+        self.records: dict[str, OpRecord] = {}
+        self._quantizers = value_quantizers(model)
+        self._copies: dict[fx.Node, Any] = {}
+
+    def __call__(self, node: fx.Node, result: Any) -> Any:
+        name = operator_name(node)
+        if name and self.replace is not None:
+            result = self.replace(node, name, result)
+        self._copies[node] = _copy(result)
+        if name:
+            for key, value in named_results(name, self._copies[node], self.records):
+                self.records[key] = self._record(key, node, value)
+        return result
+
+    def _record(self, name: str, node: fx.Node, value: Tensor) -> OpRecord:
+        op = operator_of(self.model, node)
+        quantizer = self._quantizers.get(node)
+        if quantizer is not None and not fake_quantizes(quantizer):
+            quantizer = None
+        operands = map_arg(node.args, self._copies.__getitem__)
+        filled = op.fill(tuple(operands)) if op is not None else operands
+        return OpRecord(
+            name,
+            str(node.meta["op"]) if op is None else type_name(op),
+            value,
+            None if quantizer is None else float(quantizer.scale.reshape(-1)[0]),
+            str(value.dtype) if quantizer is None else str(quantizer.dtype),
+            tuple(tuple(v.shape) if isinstance(v, Tensor) else None for v in filled),
+            tuple(operands) if self.keep_inputs else (),
+            "" if op is None else op.op,
+        )
 
 
-@contextmanager
-def results_of(
-    model: nn.Module, note: Callable[[QATOp, tuple[Any, ...], Any], None]
-) -> Iterator[None]:
-    """Call ``note(op, operands, result)`` after each operator; leave no hook behind."""
-    handles = [
-        op.register_forward_hook(lambda module, args, result: note(module, args, result))  # type: ignore[arg-type]
-        for op in iter_ops(model)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def operator_name(node: fx.Node) -> str:
+    """Name of the operator that a node of a prepared graph calls, ``""`` for other nodes."""
+    is_call = node.op in ("call_module", "call_function", "call_method")
+    return str(node.meta["name"]) if is_call and {"name", "op"} <= set(node.meta) else ""
 
 
-def _named_results(name: str, result: Any, seen: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def operator_of(model: GraphModel, node: fx.Node) -> QATOp | None:
+    """The operator that a node calls, ``None`` for a call that the registry does not know."""
+    module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+    return module if isinstance(module, QATOp) else None
+
+
+def named_results(name: str, result: Any, seen: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) pairs: ``op``; ``op:1`` for a second result; ``op (1)`` for a second call."""
     results = result if isinstance(result, tuple | list) else (result,)
     base, call = name, 0
@@ -150,41 +180,53 @@ def _named_results(name: str, result: Any, seen: Mapping[str, Any]) -> Iterator[
             yield (base if index == 0 else f"{base}:{index}"), value
 
 
-def _record(
-    name: str,
-    op: QATOp,
-    operands: tuple[Any, ...],
-    value: Tensor,
-    scales: Mapping[str, FakeQuantize],
-    keep_inputs: bool,
-) -> OpRecord:
-    quantizer = scales.get(op.name)
-    filled = op.fill(operands)
-    shapes = tuple(tuple(v.shape) if isinstance(v, Tensor) else None for v in filled)
-    kept = tuple(_copy(v) for v in operands) if keep_inputs else ()
-    return OpRecord(
-        name,
-        type_name(op),
-        value.detach().clone(),
-        None if quantizer is None else float(quantizer.scale.reshape(-1)[0]),
-        str(value.dtype) if quantizer is None else str(quantizer.dtype),
-        shapes,
-        kept,
-    )
-
-
 def type_name(op: QATOp) -> str:
     """Qualified name of the operator's class in the prepared model."""
     return f"{type(op).__module__}.{type(op).__qualname__}"
 
 
 def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, tuple | list):
+        return [_copy(item) for item in value]
+    return value
 
 
-def require_torch(model: Model, what: str) -> nn.Module:
-    """``model`` if it is a prepared torch model, else ``AnalysisError``."""
-    if isinstance(model, HbirModule) or not is_prepared(model):
-        kind = "an HBIR module" if isinstance(model, HbirModule) else "a float module"
-        raise AnalysisError(f"{what} works on a prepared model, got {kind}; pass the calib model")
-    return model
+def _observe_hbir(module: HbirModule, inputs: Inputs) -> Observation:
+    function = module[0]
+    types = {
+        node.metadata_props[META_OP]: f"{node.domain or 'onnx'}.{node.op_type}"
+        for node in module.model.graph
+        if META_RESULT in node.metadata_props
+    }
+    records: dict[str, OpRecord] = {}
+
+    def note(name: str, result: OpResult) -> None:
+        records[name] = OpRecord(
+            name, types.get(name, ""), result.values, result.scale, result.dtype
+        )
+
+    feed = bind_call(function, inputs.args, dict(inputs.kwargs))
+    results = function.run(feed, observe=note)
+    outputs = outputs_from(function, [results[item.name] for item in function.outputs])
+    return Observation(outputs, records)
+
+
+def require_torch(model: Model, what: str) -> PreparedModel:
+    """``model`` if ``prepare`` made it, else ``AnalysisError``."""
+    if isinstance(model, PreparedModel):
+        return model
+    kind = "an HBIR module" if isinstance(model, HbirModule) else f"a {type(model).__name__}"
+    raise AnalysisError(
+        f"{what} works on the model that prepare returned, got {kind}; pass the calib model itself"
+    )
+
+
+def active_quantizers(model: PreparedModel) -> dict[str, FakeQuantize]:
+    """Operator name -> its own fake-quantize of the result, where it has one."""
+    return {
+        op.name: op.activation_post_process
+        for _, op in model.operators()
+        if op.activation_post_process is not None
+    }

@@ -1,42 +1,29 @@
-"""Sensitivity v2: which fake-quantize costs how much at the outputs, and what int16 would gain."""
+"""Sensitivity: which fake-quantize costs how much at the outputs, and what int16 would gain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
-from tqdm import tqdm
+from torch import nn
 
-from qtune.analysis.ablation import VARIANTS, Port, all_float, outputs_with, ports
-from qtune.analysis.observe import observe, type_name
+from qtune.analysis.ablation import OWN, VARIANTS, Port, ports
+from qtune.analysis.observe import Observation, observe_graph, require_torch, type_name
+from qtune.analysis.outputs import PostProcess, Scores
+from qtune.analysis.port_runs import PortRuns, PortScores
+from qtune.analysis.undisturbed import same_randomness, undisturbed
 from qtune.capture.inputs import Inputs
-from qtune.capture.structure import flatten_named
 from qtune.errors import AnalysisError
+from qtune.nn.float_mode import all_float
+from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.sensitivity_table import SensitivityTable
 
 GAIN = "qint8-qint16"
 HEAD = ("op_name", "op_type", "fake_stub_type", "dtype", "flops")
-Scores = dict[str, float | None]
+COLUMNS = ("round", "clip", "qint8", "qint16", GAIN, "fp16")
 
-
-def metric_columns(metric: MetricInfo) -> list[str]:
-    """``round_ATOL``, ``clip_ATOL``, ``qint8_ATOL``, ``qint16_ATOL``, the gain, ``fp16_ATOL``."""
-    names = ("round", "clip", "qint8", "qint16", GAIN, "fp16")
-    return [f"{name}_{metric.name}" for name in names]
-
-
-def scores(metric: MetricInfo, baseline: Any, outputs: Any) -> Scores:
-    """The metric per output name; ``all`` for a metric of scope all."""
-    if metric.scope == "all":
-        return {"all": metric(baseline, outputs)}
-    pairs = zip(flatten_named(baseline), flatten_named(outputs), strict=True)
-    return {
-        name: metric(a, b)
-        for (name, a), (_, b) in pairs
-        if isinstance(a, Tensor) and a.is_floating_point()
-    }
+Row = list[Any]
 
 
 def sensitivity_tables(
@@ -46,62 +33,113 @@ def sensitivity_tables(
     case: str,
     *,
     prefixes: Sequence[str] | None = None,
-    types: Sequence[type] | None = None,
+    types: Sequence[Any] | None = None,
     output_names: Sequence[str] | None = None,
     variants: Sequence[str] = VARIANTS,
+    post_process: PostProcess | None = None,
     silent: bool | None = None,
 ) -> dict[str, SensitivityTable]:
     """One table per output of a prepared model: each port alone, in every variant.
 
     The baseline is the same model with every fake-quantize off; whatever happens, states, training
-    flags and hooks are restored.
+    flags, random state and hooks are restored.
     """
-    chosen = ports(model, prefixes, types)
-    with all_float(model):
-        run = observe(model, inputs)
-        baseline = run.outputs
-        flops = flops_of(chosen, run.records)
-        results: dict[str, list[list[Any]]] = {}
-        for port in tqdm(chosen, desc="sensitivity", unit="stub", disable=silent):
-            found = {
-                name: scores(metric, baseline, outputs_with(model, port, name, inputs))
-                for name in variants
-            }
-            for output in found[variants[0]]:
-                row = _row(port, {v: found[v][output] for v in variants}, flops, metric)
-                results.setdefault(output, []).append(row)
-    _check_names(results, output_names)
-    tables = {
-        output: SensitivityTable(
-            [*HEAD, *_columns(metric, variants)], rows, metric.name, metric.ascending, output, case
-        )
-        for output, rows in results.items()
+    prepared = require_torch(model, "sensitivity")
+    chosen = ports(prepared, prefixes, types)
+    run, found = _scored(prepared, inputs, metric, chosen, variants, post_process, silent)
+    flops = flops_of(prepared, run)
+    outputs = list(next(iter(found[chosen[0].name].values()))) if chosen else []
+    _check_names(outputs, output_names)
+    return {
+        output: _table(chosen, found, flops, output, metric, variants, case)
+        for output in outputs
         if output_names is None or output in output_names
     }
-    return {output: _sorted(table, metric, variants) for output, table in tables.items()}
 
 
-def _columns(metric: MetricInfo, variants: Sequence[str]) -> list[str]:
-    if tuple(variants) == VARIANTS:
-        return metric_columns(metric)
-    return [f"{name}_{metric.name}" for name in variants]
+def sensitivity_lists(
+    model: nn.Module,
+    inputs: Inputs,
+    metric: MetricInfo,
+    *,
+    prefixes: Sequence[str] | None = None,
+    types: Sequence[Any] | None = None,
+    output_names: Sequence[str] | None = None,
+    post_process: PostProcess | None = None,
+    silent: bool | None = None,
+) -> dict[str, list[Row]]:
+    """The old form: per output rows ``[op_name, sensitive_type, op_type, value, dtype, flops]``.
+
+    Each port is quantized alone as it is configured. Most sensitive first.
+    """
+    tables = sensitivity_tables(
+        model,
+        inputs,
+        metric,
+        "",
+        prefixes=prefixes,
+        types=types,
+        output_names=output_names,
+        variants=(OWN,),
+        post_process=post_process,
+        silent=silent,
+    )
+    return {
+        output: [[name, kind, op, value, dtype, flops] for name, op, kind, dtype, flops, value in t]
+        for output, t in ((o, table.rows) for o, table in tables.items())
+    }
 
 
-def _row(
-    port: Port, values: Mapping[str, float | None], flops: Mapping[str, str], metric: MetricInfo
-) -> list[Any]:
-    head = [
-        port.op.name,
-        type_name(port.op),
-        port.kind,
-        str(port.fake_quantize.dtype),
-        flops.get(port.op.name, "0(0%)"),
+def _scored(
+    model: PreparedModel,
+    inputs: Inputs,
+    metric: MetricInfo,
+    chosen: Sequence[Port],
+    variants: Sequence[str],
+    post_process: PostProcess | None,
+    silent: bool | None,
+) -> tuple[Observation, dict[str, PortScores]]:
+    with undisturbed(model), all_float(model):
+        with same_randomness():
+            run = observe_graph(model, inputs)
+        runs = PortRuns(model, inputs, metric, run.outputs, variants, post_process)
+        return run, runs.scores(chosen, silent)
+
+
+def _table(
+    chosen: Sequence[Port],
+    found: Mapping[str, PortScores],
+    flops: Mapping[str, str],
+    output: str,
+    metric: MetricInfo,
+    variants: Sequence[str],
+    case: str,
+) -> SensitivityTable:
+    rows = [
+        [*_head(port, flops), *_cells(found[port.name], output, metric, variants)]
+        for port in chosen
     ]
-    if tuple(values) != VARIANTS:
-        return [*head, *values.values()]
-    gain = gain_of(metric, values["qint8"], values["qint16"])
-    named = {**values, GAIN: gain}
-    return [*head, *(named[n] for n in ("round", "clip", "qint8", "qint16", GAIN, "fp16"))]
+    shown = COLUMNS if tuple(variants) == VARIANTS else tuple(variants)
+    columns = [*HEAD, *(f"{name}_{metric.name}" for name in shown)]
+    table = SensitivityTable(columns, rows, metric.name, metric.ascending, output, case)
+    if shown == COLUMNS:
+        return table.sort_by_column(f"{GAIN}_{metric.name}")
+    return table.sort_by_column(f"{shown[0]}_{metric.name}", descending=not metric.ascending)
+
+
+def _head(port: Port, flops: Mapping[str, str]) -> Row:
+    name, dtype = port.op.name, str(port.fake_quantize.dtype)
+    return [name, type_name(port.op), port.kind, dtype, flops.get(name, "0(0%)")]
+
+
+def _cells(
+    scored: PortScores, output: str, metric: MetricInfo, variants: Sequence[str]
+) -> list[float | None]:
+    values: Scores = {name: scored[name][output] for name in variants}
+    if tuple(variants) != VARIANTS:
+        return list(values.values())
+    values[GAIN] = gain_of(metric, values["qint8"], values["qint16"])
+    return [values[name] for name in COLUMNS]
 
 
 def gain_of(metric: MetricInfo, low: float | None, high: float | None) -> float | None:
@@ -113,30 +151,23 @@ def gain_of(metric: MetricInfo, low: float | None, high: float | None) -> float 
     return high - low if metric.ascending else low - high
 
 
-def _sorted(
-    table: SensitivityTable, metric: MetricInfo, variants: Sequence[str]
-) -> SensitivityTable:
-    if tuple(variants) == VARIANTS:
-        return table.sort_by_column(f"{GAIN}_{metric.name}")
-    return table.sort_by_column(f"{variants[0]}_{metric.name}", descending=not metric.ascending)
-
-
-def _check_names(results: Mapping[str, Any], output_names: Sequence[str] | None) -> None:
-    unknown = set(output_names or ()) - set(results)
-    if results and unknown:
+def _check_names(outputs: Sequence[str], wanted: Sequence[str] | None) -> None:
+    unknown = set(wanted or ()) - set(outputs)
+    if outputs and unknown:
         raise AnalysisError(
-            f"sensitivity: no output named {sorted(unknown)}; this model has: {sorted(results)}"
+            f"sensitivity: no output named {sorted(unknown)}; this model has: {sorted(outputs)}"
         )
 
 
-def flops_of(chosen: Sequence[Port], records: Mapping[str, Any]) -> dict[str, str]:
+def flops_of(model: PreparedModel, run: Observation) -> dict[str, str]:
     """Multiply-adds per operator with its share of the whole model, as ``5184(98.18%)``."""
     counts: dict[str, int] = {}
-    ops = {port.op.name: port.op for port in chosen}
-    for name, op in ops.items():
-        record = records.get(name)
-        if op.spec.flops is None or record is None:
-            continue
-        counts[name] = op.spec.flops(op.attrs, record.input_shapes, tuple(record.value.shape))
+    ops = {op.name: op for _, op in model.operators()}
+    for name, record in run.records.items():
+        op = ops.get(name.partition(" (")[0])  # "conv (1)" is the second call of conv
+        if op is not None and op.spec.flops is not None:
+            shape = tuple(record.value.shape)
+            count = op.spec.flops(op.attrs, record.input_shapes, shape)
+            counts[op.name] = counts.get(op.name, 0) + count
     total = sum(counts.values()) or 1
     return {name: f"{count}({count / total:.2%})" for name, count in counts.items() if count}

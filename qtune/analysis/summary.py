@@ -9,18 +9,20 @@ from typing import Any
 from qtune.analysis.sensitivity import GAIN, HEAD
 from qtune.profiler.sensitivity_table import SensitivityTable
 
+_KEY = (HEAD.index("op_name"), HEAD.index("fake_stub_type"))
+
 
 def summarize(tables: Sequence[SensitivityTable], how: str) -> SensitivityTable:
     """One table whose cells are the ``mean`` or the ``worst`` over the cases."""
     first = tables[0]
-    keys = [tuple(row[: len(HEAD)]) for row in first.rows]
-    cells: dict[tuple[Any, ...], list[list[Any]]] = {key: [] for key in keys}
+    heads = {_key(row): row[: len(HEAD)] for row in first.rows}
+    cells: dict[tuple[Any, ...], list[list[Any]]] = {key: [] for key in heads}
     for table in tables:
         for row in table.rows:
-            cells.setdefault(tuple(row[: len(HEAD)]), []).append(row[len(HEAD) :])
+            cells[_key(row)].append(row[len(HEAD) :])
     columns = first.columns[len(HEAD) :]
     rows = [
-        [*key, *(_cell(column, values, first, how) for column, values in _columns(columns, found))]
+        [*heads[key], *(_cell(name, found, i, first, how) for i, name in enumerate(columns))]
         for key, found in cells.items()
     ]
     table = SensitivityTable(
@@ -29,16 +31,20 @@ def summarize(tables: Sequence[SensitivityTable], how: str) -> SensitivityTable:
     return table.sort_by_column(f"{GAIN}_{first.metric}")
 
 
-def _columns(names: Sequence[str], rows: Sequence[list[Any]]) -> list[tuple[str, list[Any]]]:
-    return [(name, [row[i] for row in rows]) for i, name in enumerate(names)]
+def _key(row: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(row[i] for i in _KEY)
 
 
-def _cell(column: str, values: Sequence[Any], table: SensitivityTable, how: str) -> float | None:
-    known = [v for v in values if v is not None]
+def _cell(
+    column: str, rows: Sequence[list[Any]], index: int, table: SensitivityTable, how: str
+) -> float | None:
+    known = [row[index] for row in rows if row[index] is not None]
     if not known:
         return None
+    if any(math.isnan(value) for value in known):
+        return math.nan
     if how == "mean":
-        return math.fsum(known) / len(known)
+        return sum(known) / len(known)
     # a gain is larger-is-worse whatever the metric; a similarity is worst where it is smallest
     smallest = table.ascending and not column.startswith(GAIN)
     return min(known) if smallest else max(known)

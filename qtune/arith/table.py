@@ -195,17 +195,22 @@ def _by_curvature(values: FloatArray, lo: int, hi: int, count: int) -> Int64Arra
     grid = np.arange(0, hi - lo, _STEPS)
     edges = lo + np.append(grid, hi - lo) if forward else hi - np.append(grid, hi - lo)[::-1]
     worst = np.maximum.reduceat(bend, edges[:-1] - lo)
-    tolerances = np.geomspace(2.0**-10, 2.0**16, 27)
-    for _ in range(2):
-        cuts = [_cut_greedily(worst, t, count) for t in tolerances]
-        fits = next(i for i, cut in enumerate([*cuts, []]) if cut is not None)
-        if fits in (0, len(tolerances)):
-            break
-        tolerances = np.geomspace(tolerances[fits - 1], tolerances[fits], 9)
-    chosen = cuts[min(fits, len(cuts) - 1)]
-    if chosen is None:
-        return _evenly(lo, hi, count)
-    return np.asarray(edges[np.append(chosen, len(worst))], dtype=np.int64)
+    starts = _cut_evenly_bent(worst, count)
+    return np.asarray(edges[np.append(starts, len(worst))], dtype=np.int64)
+
+
+def _cut_evenly_bent(worst: FloatArray, count: int) -> list[int]:
+    """First cells of at most ``count`` segments whose largest error is about the smallest one."""
+    low, high = 2.0**-10, float(worst.max()) * len(worst) ** 2 + 1.0
+    best = _cut_greedily(worst, high, count) or [0]
+    while high > 1.05 * low:
+        tolerance = (low * high) ** 0.5
+        found = _cut_greedily(worst, tolerance, count)
+        if found is None:
+            low = tolerance
+        else:
+            high, best = tolerance, found
+    return best
 
 
 def _cut_greedily(worst: FloatArray, tolerance: float, count: int) -> list[int] | None:

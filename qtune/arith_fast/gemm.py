@@ -122,6 +122,7 @@ def conv_transpose2d_kernel(
     def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         size = [(x.shape[2 + i] - 1) * stride[i] + reach[i] for i in range(2)]
+        _check_size(x, size)
         rows = torch.empty((x.shape[0], *size, len(plain)), dtype=held_dtype(out))
         extra = None if operand is None else operand.permute(0, 2, 3, 1).expand(rows.shape)
         for phase, sums in parts:
@@ -183,6 +184,7 @@ def _convolved(
 ) -> torch.Tensor:
     """The held result [N, H, W, O], a few images at a time; ``addend`` is [N, H, W, O] too."""
     height, width = sums.output_size(x.shape[2], x.shape[3])
+    _check_size(x, (height, width))
     result = torch.empty((x.shape[0], height, width, sums.channels), dtype=held_dtype(out))
     if addend is not None:
         addend = addend.expand(result.shape)
@@ -222,6 +224,14 @@ def _epilogue(
         addend=addend,
         wide=source is qint16 and weight_dtype is qint16,
     )
+
+
+def _check_size(x: torch.Tensor, size: Sequence[int]) -> None:
+    if min(size) < 1:
+        raise ArgumentError(
+            f"a map of shape {tuple(x.shape)} would give an output of {size[0]} x {size[1]}: "
+            "kernel and pads do not fit it"
+        )
 
 
 def _images(elements: int) -> int:

@@ -86,8 +86,11 @@ class IntegerStep:
 
     def __init__(self, c: Constants, bound: int, lo: int, hi: int, out: QuantDType) -> None:
         self.m, self.n, self.bias = c
-        self.offset = offset(out)
-        self.low, self.high = lo, hi
+        self.low, self.high, self.offset = lo, hi, offset(out)
+        largest = (bound + int(c.bias.abs().max())) * int(c.m.abs().max())
+        self._plain = largest <= RESCALE_LIMIT and bool((c.n >= 0).all())
+        if self._plain:
+            self.m, self.n, self._half = _right_shifts(c.m, c.n)
 
     @staticmethod
     def work(shape: Sequence[int]) -> torch.Tensor:
@@ -97,10 +100,15 @@ class IntegerStep:
     def run(self, acc: torch.Tensor, target: torch.Tensor, shape: list[int] | None = None) -> None:
         """Write the codes of ``acc`` (overwritten) to ``target``, as ``DoubleStep.run``."""
         m, n, bias = self.m, self.n, self.bias
+        half = self._half if self._plain else bias
         if shape is not None:
-            m, n, bias = m.view(shape), n.view(shape), bias.view(shape)
-        codes = rescale(acc.add_(bias), m, n)
-        target.copy_(codes.clamp_(self.low, self.high).add_(self.offset))
+            m, n, bias, half = (v.view(shape) for v in (m, n, bias, half))
+        acc.add_(bias)
+        if self._plain:
+            acc.mul_(m).add_(half).bitwise_right_shift_(n)
+        else:
+            acc.copy_(rescale(acc, m, n))
+        target.copy_(acc.clamp_(self.low, self.high).add_(self.offset))
 
 
 def rescale(acc: torch.Tensor, m: Any, n: Any) -> torch.Tensor:
@@ -109,15 +117,22 @@ def rescale(acc: torch.Tensor, m: Any, n: Any) -> torch.Tensor:
     m_t, n_t = (torch.as_tensor(v, dtype=torch.int64) for v in (m, n))
     if not _product_fits(wide, m_t):
         return torch.from_numpy(numpy_rescale(wide.numpy(), m_t.numpy(), n_t.numpy()))
-    # From 63 bits on the result is 0: the product has at most 62.
-    m_t = torch.where(n_t > 62, 0, m_t)
-    right, left = n_t.clamp(0, 62), (-n_t).clamp(0, 62)
-    half = torch.where(right > 0, torch.ones_like(right) << (right - 1).clamp_min(0), 0)
-    result = torch.bitwise_right_shift((wide * m_t).add_(half), right)
+    left = (-n_t).clamp(0, 62)
+    factor, right, half = _right_shifts(m_t, n_t)
+    result = torch.bitwise_right_shift((wide * factor).add_(half), right)
     if bool((left > 0).any()):
         limit = torch.full_like(left, RESCALE_LIMIT) >> left
         result = torch.bitwise_left_shift(torch.clamp(result, -limit, limit), left)
     return result
+
+
+def _right_shifts(
+    m: torch.Tensor, n: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Multiplier, shift in 0 .. 62, rounding term. A product has at most 62 bits: beyond is 0."""
+    right = n.clamp(0, 62)
+    half = torch.where(right > 0, torch.ones_like(right) << (right - 1).clamp_min(0), 0)
+    return torch.where(n > 62, 0, m), right, half
 
 
 def _product_fits(acc: torch.Tensor, m: torch.Tensor) -> bool:

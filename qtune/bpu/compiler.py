@@ -15,7 +15,17 @@ from qtune.hbir.serialize import load, save
 from qtune.march import March, as_march
 from qtune.report.files import write_with
 
-__all__ = ["Hbm", "compile", "convert", "link", "load", "save", "statistics", "visualize"]
+__all__ = [
+    "Hbm",
+    "compile",
+    "convert",
+    "hbm_perf",
+    "link",
+    "load",
+    "save",
+    "statistics",
+    "visualize",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +89,11 @@ def statistics(m: HbirModule) -> list[tuple[str, int]]:
 def link(*args: Any, **kwargs: Any) -> Hbm:
     """Not done yet."""
     raise NotImplementedError("link is not implemented yet; compile to one .hbm file")
+
+
+def hbm_perf(*args: Any, **kwargs: Any) -> None:
+    """Not done yet; ``Hbm(path).estimate`` holds the static estimate."""
+    raise NotImplementedError("hbm_perf is not implemented yet; see Hbm(path).estimate")
 
 
 def visualize(*args: Any, **kwargs: Any) -> None:

@@ -17,6 +17,7 @@ from qtune.bpu.context import STAYS_FLOAT, Conversion
 from qtune.bpu.march_check import MarchCheck
 from qtune.bpu.walk import Walk
 from qtune.errors import ArgumentError, ConvertError
+from qtune.hbir.attributes import dump_facts
 from qtune.hbir.builder import META_MARCH, META_OP, META_STAGE
 from qtune.hbir.module import META_REPORT, HbirModule
 from qtune.hbir.verify import verify
@@ -83,7 +84,7 @@ def _finish(source: ir.Model, ctx: Conversion, march: March) -> ir.Model:
     metadata = dict(source.metadata_props)
     metadata[META_STAGE] = "quantized"
     metadata[META_MARCH] = march.value
-    metadata[META_REPORT] = json.dumps([note.to_dict() for note in ctx.notes])
+    metadata[META_REPORT] = dump_facts([note.to_dict() for note in ctx.notes])
     ctx.remove_dead_nodes()
     model = ctx.finish(metadata)
     model.doc_string = source.doc_string

@@ -9,12 +9,13 @@ import onnx_ir as ir
 import torch
 
 from qtune.arith.quantize import quantize
-from qtune.arith_fast.capability import guard
 from qtune.bpu.interpreter import Program, op_result, strategy_for
 from qtune.bpu.plan import result_info
+from qtune.bpu.strategies import plain_codes
 from qtune.dtype import quant_dtype
-from qtune.errors import ArgumentError, RunError
+from qtune.errors import ArgumentError, NonFiniteError, RunError
 from qtune.hbir.builder import (
+    META_BATCH,
     META_DTYPE,
     META_GROUP,
     META_OP,
@@ -35,8 +36,11 @@ class OperatorRunner:
     that the operator expects and returns the operator's :class:`OpResult`.
     """
 
-    def __init__(self, name: str, nodes: Sequence[ir.Node], program: Program) -> None:
+    def __init__(
+        self, name: str, nodes: Sequence[ir.Node], program: Program, open_batch: bool
+    ) -> None:
         self.name = name
+        self.open_batch = open_batch
         self._program = program
         self._info = result_info(_result_node(name, nodes))
         self._keys = {producer_key(value): value for value in program.inputs}
@@ -53,9 +57,26 @@ class OperatorRunner:
                 f"operator {self.name!r} takes the results of {sorted(self._keys)}, got "
                 f"{sorted(inputs)}"
             )
-        tensors = [_enter(self.name, key, value, inputs[key]) for key, value in self._keys.items()]
+        tensors = [self._enter(key, value, inputs[key]) for key, value in self._keys.items()]
         (result,) = self._program.run(tensors).values()
         return op_result(self._info, result)
+
+    def _enter(self, key: str, value: ir.Value, tensor: Any) -> torch.Tensor:
+        """Check a tensor and put it on the grid of ``value``."""
+        shape, first = _shape(value), 1 if self.open_batch else 0
+        got = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        if not isinstance(got, tuple) or len(got) != len(shape) or got[first:] != shape[first:]:
+            raise RunError(f"operator {self.name!r}: {key!r} must be a tensor {shape}, got {got}")
+        plain: torch.Tensor = tensor.detach().cpu()
+        if not is_codes(value) or not plain.is_floating_point():
+            return plain
+        props = value.metadata_props
+        dtype = quant_dtype(props[META_DTYPE])
+        try:
+            codes = quantize(plain.numpy(), float(props[META_SCALE]), dtype)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"operator {self.name!r}, input {key!r}: {error}") from None
+        return plain_codes(value, codes)
 
 
 def extract_operator(model: ir.Model, name: str) -> OperatorRunner:
@@ -70,7 +91,8 @@ def extract_operator(model: ir.Model, name: str) -> OperatorRunner:
     result = _result_node(name, nodes).outputs[0]
     strategy = strategy_for(model.metadata_props.get(META_STAGE, ""), "fast")
     program = Program(nodes, list(outside), [result], strategy)
-    return OperatorRunner(name, nodes, program)
+    is_open = model.metadata_props.get(META_BATCH) == "open"
+    return OperatorRunner(name, nodes, program, is_open)
 
 
 def _nodes_of(model: ir.Model, name: str) -> list[ir.Node]:
@@ -100,23 +122,3 @@ def producer_key(value: ir.Value) -> str:
 
 def _shape(value: ir.Value) -> tuple[int, ...]:
     return () if value.shape is None else tuple(value.shape.numpy())
-
-
-def _enter(name: str, key: str, value: ir.Value, tensor: Any) -> torch.Tensor:
-    if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != _shape(value):
-        got = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-        raise RunError(f"operator {name!r}: {key!r} must be a tensor {_shape(value)}, got {got}")
-    plain = tensor.detach().cpu()
-    if not is_codes(value) or not plain.is_floating_point():
-        return plain
-    props = value.metadata_props
-    codes = quantize(plain.numpy(), float(props[META_SCALE]), quant_dtype(props[META_DTYPE]))
-    with guard():
-        return torch.from_numpy(codes).to(_torch_dtype(value))
-
-
-def _torch_dtype(value: ir.Value) -> torch.dtype:
-    found = getattr(torch, "int8" if value.dtype is None else str(value.dtype.numpy()))
-    if not isinstance(found, torch.dtype):
-        raise RunError(f"{value.name}: no torch dtype for {value.dtype}")
-    return found

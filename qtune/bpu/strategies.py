@@ -115,7 +115,11 @@ class FastStrategy:
 
     def leave(self, value: ir.Value, slot: torch.Tensor) -> torch.Tensor:
         """Plain codes of held ones."""
-        return plain_codes(value, from_held(slot)) if is_codes(value) else slot
+        return (
+            plain_codes(value, from_held(slot).reshape(tuple(slot.shape)))
+            if is_codes(value)
+            else slot
+        )
 
 
 class ReferenceStrategy:
@@ -150,7 +154,7 @@ class ReferenceStrategy:
         run, takes = self._float.callable_for(node)
 
         def call(*arrays: Array) -> Any:
-            result = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
+            result = run(*(torch.from_numpy(np.asarray(array, order="C")) for array in arrays))
             many = result if isinstance(result, (tuple, list)) else (result,)
             return tuple(tensor.numpy() for tensor in many)
 
@@ -169,7 +173,7 @@ class ReferenceStrategy:
         """Plain tensor of an array."""
         if is_codes(value):
             return plain_codes(value, slot)
-        return torch.from_numpy(np.ascontiguousarray(slot))
+        return torch.from_numpy(np.asarray(slot, order="C"))
 
 
 def _widen(array: Array) -> Array:
@@ -180,7 +184,7 @@ def plain_codes(value: ir.Value, codes: Array) -> torch.Tensor:
     """Codes in the element type of ``value``."""
     if value.dtype is None:
         raise RunError(f"{value.name}: the value has no dtype")
-    return torch.from_numpy(np.ascontiguousarray(codes).astype(value.dtype.numpy()))
+    return torch.from_numpy(np.asarray(codes, order="C").astype(value.dtype.numpy()))
 
 
 def kernel_node(node: ir.Node) -> KernelNode:

@@ -4,5 +4,14 @@ from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs, as_example_list, as_inputs
 from qtune.capture.leaf import is_leaf
 from qtune.capture.recorder import capture
+from qtune.capture.symbolic import capture_symbolic
 
-__all__ = ["GraphModel", "Inputs", "as_example_list", "as_inputs", "capture", "is_leaf"]
+__all__ = [
+    "GraphModel",
+    "Inputs",
+    "as_example_list",
+    "as_inputs",
+    "capture",
+    "capture_symbolic",
+    "is_leaf",
+]

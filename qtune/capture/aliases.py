@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from qtune.capture.ledger import Entry, geometry, last_element, same_geometry
+from qtune.capture.ledger import Change, Entry, geometry, last_element, same_geometry
 from qtune.capture.nodes import name_of
 from qtune.capture.source import caller
 from qtune.errors import CaptureError
@@ -24,26 +24,15 @@ if TYPE_CHECKING:
 
 
 class Aliases:
-    """Brings the nodes of stale entries up to date."""
+    """Brings the nodes of entries up to date that miss changes."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
 
-    def refresh(self, entry: Entry) -> None:
-        """Give a stale entry a node that stands for its present value."""
-        group = self._tape.ledger.group(entry.tensor)
-        latest = group.latest if group is not None else None
-        if latest is None:
-            return
-        above = entry.ancestry()
-        changed = latest.ancestry()
-        common = next((e for e in changed if e in above), None)
-        if common is None:
-            raise _lost(latest, "it shares memory with a tensor that it wasn't made from")
-        for child in changed[: changed.index(common)]:
-            self._write_back(child)
-        for child in reversed(above[: above.index(common)]):
-            self._derive(child)
+    def update(self, entry: Entry) -> None:
+        """Give an entry a node that stands for its present value."""
+        for change in list(entry.missing):
+            self._apply(change, entry)
 
     def skip_write_back(self, base: Tensor, index: Any, value: Any) -> None:
         """``base[index] = value`` follows; if ``value`` is that very view, it is its write-back.
@@ -51,29 +40,45 @@ class Aliases:
         This is what Python makes of ``y[:, 0] *= 2``.
         """
         entry = self._tape.ledger.find(base)
-        group = self._tape.ledger.group(base)
-        if entry is None or group is None or not entry.stale or not isinstance(value, Tensor):
+        if entry is None or not entry.missing:
             return
-        latest = group.latest
-        if latest is None or latest.tensor is not value or latest.parent is not entry:
+        *earlier, last = entry.missing
+        if last.entry.tensor is not value or last.entry.parent is not entry:
             return
-        first = latest.first
+        first = last.entry.first
         if first.target == "__getitem__" and first.args[1] == self._tape.convert(index):
-            entry.stale = False
+            for change in earlier:
+                self._apply(change, entry)
+            entry.missing.clear()
 
-    def _write_back(self, child: Entry) -> None:
-        """The parent's value after the child changed."""
-        parent = child.parent
-        if parent is None or not parent.stale:
+    def _apply(self, change: Change, entry: Entry) -> None:
+        """Make the entry's node contain ``change``, and all that it misses from before."""
+        if change not in entry.missing:
             return
-        parent.stale = False  # first: sizes of the parent are asked for on the way
-        parent.node = self._inverse(child, parent)
+        for earlier in entry.missing[: entry.missing.index(change)]:
+            self._apply(earlier, entry)
+        above = change.entry.ancestry()
+        if entry in above:
+            self._write_back(change, above[above.index(entry) - 1], entry)
+        else:
+            self._derive(change, entry)
 
-    def _derive(self, child: Entry) -> None:
+    def _write_back(self, change: Change, child: Entry, parent: Entry) -> None:
+        """The parent's value after the change, which was made through the child or below it."""
+        self._apply(change, child)
+        missing = [other for other in parent.missing if other is not change]
+        parent.missing.clear()  # for now: sizes of the parent are asked for on the way
+        parent.node = self._inverse(child, parent)
+        parent.missing.extend(missing)
+
+    def _derive(self, change: Change, child: Entry) -> None:
         """The child's value after its parent changed: the same view of the new value."""
-        if child.stale and child.parent is not None and child.parent_node is not None:
-            child.node = self._again(child.first, {child.parent_node: child.parent.node})
-            child.stale = False
+        parent = child.parent
+        if parent is None or child.parent_node is None:
+            raise _lost(change.entry, "it shares memory with a tensor that it wasn't made from")
+        self._apply(change, parent)
+        child.node = self._again(child.first, {child.parent_node: parent.node})
+        child.missing[:] = [other for other in child.missing if other in parent.missing]
 
     def _again(self, node: fx.Node, replaced: dict[fx.Node, fx.Node]) -> fx.Node:
         def new(old: fx.Node) -> fx.Node:

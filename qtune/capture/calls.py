@@ -68,7 +68,7 @@ class Calls:
                 written = (call.op, call.target, node_args, node_kwargs)
                 return leave(tape, call, written, sources, value)
             node = tape.emit(call.op, call.target, node_args, node_kwargs, value=value)
-            if self.is_random:
+            if self.is_random or call.opaque:  # what is inside may hold parameters
                 tape.changing.add(node)
             self._finish(call, node, value, tensors, changed)
         return value

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from qtune.capture.folding import fold_constants
 from qtune.capture.graph import GraphModel
 from qtune.capture.guards import CaptureReport, guards_of
 from qtune.capture.interface import refuse_opaque
@@ -85,6 +86,7 @@ def build(
 ) -> GraphModel:
     """The recorded model. ``call``: ``in_spec``, ``signature`` and ``constants``."""
     tape.origins.copy_changed()
+    fold_constants(tape)
     remove_unused(tape.graph)
     used = {str(node.target) for node in tape.graph.nodes if node.op == "get_attr"}
     kept = {name: item for name, item in tape.origins.constants.items() if name in used}

@@ -120,6 +120,12 @@ class GraphModel(nn.Module):
             self._program = Program(self._graph, self)
         return self._program
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "graph" and isinstance(value, fx.Graph):  # even if a submodule has that name
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state["_program"] = None

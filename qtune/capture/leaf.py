@@ -10,37 +10,40 @@ from torch import nn
 
 from qtune.ops.registry import find_module
 
+_COMPOSED = ("torch.nn.modules.container", "torch.nn.modules.transformer")
+"""Where torch defines modules that only call others."""
+
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is recorded as one call.
 
     A leaf is an instance of a torch layer, or of a class that the registry knows, that runs the
     ``forward`` of that class; a subclass with its own ``__init__`` is one too. Entered are:
-    subclasses and instances with a ``forward`` of their own, torch's containers (anything that has
-    modules inside and isn't in the registry), and parametrized layers, whose weight is computed.
+    subclasses and instances with a ``forward`` of their own, modules that only call others, and
+    parametrized layers, whose weight is computed.
     """
     if isinstance(module, torch.jit.ScriptModule):
         return True
-    if "forward" in vars(module):
+    if "forward" in vars(module) or "parametrizations" in module._modules:
         return False
     cls: Any = type(module)
-    if not _runs_known_forward(cls):
+    base = _known_base(cls)
+    if base is None or cls.forward is not base.forward:
         return False
-    if not module._modules:
-        return True
-    return "parametrizations" not in module._modules and find_module(cls) is not None
+    return _is_registered(base) or _is_layer(base) or not module._modules
 
 
 @cache
-def _runs_known_forward(cls: Any) -> bool:
-    base = next((c for c in cls.__mro__ if c is not nn.Module and _is_known(c)), None)
-    return base is not None and cls.forward is base.forward
+def _known_base(cls: Any) -> Any:
+    """The nearest class that is torch's or in the registry."""
+    known = (c for c in cls.__mro__ if issubclass(c, nn.Module) and c is not nn.Module)
+    return next((c for c in known if c.__module__.startswith("torch.") or _is_registered(c)), None)
 
 
-def _is_known(cls: type) -> bool:
-    if not issubclass(cls, nn.Module):
-        return False
-    if cls.__module__.startswith("torch."):
-        return True
+def _is_layer(cls: type) -> bool:
+    return cls.__module__.startswith("torch.nn.modules.") and cls.__module__ not in _COMPOSED
+
+
+def _is_registered(cls: type) -> bool:
     found = find_module(cls)
     return found is not None and found[1].cls is cls

@@ -1,11 +1,12 @@
 """Every tensor of a recording, known by identity, and which of them share memory.
 
-References are kept, so that no ``id`` and no storage address is used twice. A change in place makes
-all other tensors that see the same memory *stale*: their nodes stand for the value before it.
+References are kept, so that no ``id`` and no storage address is used twice. A change in place is
+*missing* from all other tensors that see the same memory: their nodes stand for the value before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -24,7 +25,7 @@ class Entry:
     node: fx.Node
     parent: Entry | None = None
     parent_node: fx.Node | None = None
-    stale: bool = False
+    missing: list[Change] = field(default_factory=list)
     first: fx.Node = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,12 +39,19 @@ class Entry:
         return chain
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """One change in place; ``entry`` is the tensor it was made through."""
+
+    entry: Entry
+
+
 @dataclass(slots=True)
 class Group:
-    """The entries on one storage. ``latest``: the one that was changed in place last."""
+    """The entries on one storage. ``changed``: something was changed in place."""
 
     entries: list[Entry] = field(default_factory=list)
-    latest: Entry | None = None
+    changed: bool = False
 
 
 class Ledger:
@@ -77,16 +85,25 @@ class Ledger:
         self._groups.setdefault(key, Group()).entries.append(entry)
         return entry
 
+    def unchanged(self) -> Iterator[Entry]:
+        """Entries whose memory no one changed in place."""
+        for entry in self._by_id.values():
+            group = self.group(entry.tensor)
+            if group is not None and not group.changed:
+                yield entry
+
     def changed(self, entry: Entry) -> None:
-        """``entry`` was changed in place: mark whatever else sees that memory."""
-        entry.stale = False
+        """``entry`` was changed in place: whatever else sees that memory misses the change."""
         group = self.group(entry.tensor)
         if group is None:
             return
-        group.latest = entry
+        group.changed = True
+        change = Change(entry)
         for other in group.entries:
             if other is not entry and overlap(other.tensor, entry.tensor):
-                other.stale = True
+                # an earlier one through the same tensor is contained in the new one
+                other.missing[:] = [old for old in other.missing if old.entry is not entry]
+                other.missing.append(change)
 
 
 def storage_key(tensor: Tensor) -> int | None:

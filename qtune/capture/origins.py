@@ -50,14 +50,19 @@ class Origins:
         name = self._owned.get(id(tensor))
         if name is None:
             self._refuse_hidden(tensor)
-            name = CONSTANT.format(len(self.constants))
-            info = ConstantInfo(name, tuple(tensor.shape), str(tensor.dtype), caller())
-            with self._tape.paused():
-                self.constants[name] = (tensor.detach().clone(), info)
+            name = self.keep(tensor, caller())
         node = self._tape.emit("get_attr", name, (), value=tensor, kind="attribute")
         if id(tensor) in self._owned:
             self._tape.changing.add(node)
         return self._tape.ledger.enter(tensor, node, [])
+
+    def keep(self, tensor: Tensor, source: str) -> str:
+        """Keep a copy of a constant; its name."""
+        name = CONSTANT.format(len(self.constants))
+        info = ConstantInfo(name, tuple(tensor.shape), str(tensor.dtype), source)
+        with self._tape.paused():
+            self.constants[name] = (tensor.detach().clone(), info)
+        return name
 
     def refuse_unseen(self, tensor: Tensor) -> None:
         """Raise ``CaptureError`` for a tensor that :meth:`mark_unseen` was called for."""
@@ -96,7 +101,7 @@ class Origins:
         self.refuse_unseen(tensor)
         group = self._tape.ledger.group(tensor)
         is_shared = group is not None and any(
-            entry.node in self._tape.changing or group.latest is not None for entry in group.entries
+            entry.node in self._tape.changing or group.changed for entry in group.entries
         )
         if is_shared or storage_key(tensor) in self._owned_storage:
             raise CaptureError(

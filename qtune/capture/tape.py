@@ -136,8 +136,8 @@ class Tape:
         entry = self.ledger.find(tensor)
         if entry is None:
             entry = self.origins.adopt(tensor)
-        if entry.stale:
-            self.aliases.refresh(entry)
+        if entry.missing:
+            self.aliases.update(entry)
         return entry.node
 
     def bind(self, value: Any, node: fx.Node, sources: list[Tensor]) -> None:
@@ -148,7 +148,7 @@ class Tape:
                 self.ledger.enter(value, node, sources)
             else:
                 entry.node = node
-                entry.stale = False
+                entry.missing.clear()
         elif isinstance(value, Mapping):
             for key, item in value.items():
                 self._bind_item(item, node, key, sources)

@@ -37,6 +37,7 @@ OPERATOR_FACTS = (META_TYPE, META_ATTRS, META_SHAPES, META_FLOPS)
 META_SCHEMA = "qtune.schema"
 META_STAGE = "qtune.stage"
 META_MARCH = "qtune.march"
+META_BATCH = "qtune.batch"
 
 Array = np.ndarray[Any, Any]
 

@@ -21,6 +21,8 @@ from qtune.ops.kernel import ExampleSize
 
 TRAINING = "training"
 
+_FAILURES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError)
+
 _FACTORIES = frozenset(
     {
         "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like",
@@ -90,7 +92,7 @@ class Example:
             return in_modes(lambda values: self._call(node, *values), node.meta)(
                 [args, dict(kwargs)]
             )
-        except (RuntimeError, TypeError, ValueError) as error:
+        except _FAILURES as error:
             where = node.meta.get("name") or node.name
             raise ExportError(
                 f"{where} ({node.meta.get('source', 'unknown source')}) fails on the example "

@@ -14,13 +14,12 @@ from torch import fx, nn
 
 from qtune.capture.inputs import as_inputs
 from qtune.capture.structure import unflatten
-from qtune.errors import ExportError, NotCalibratedError, QtuneError
+from qtune.errors import ArgumentError, ExportError, NotCalibratedError, QtuneError
 from qtune.hbir.batch import batch_is_free, may_vary, resized
-from qtune.hbir.builder import META_STAGE, GraphBuilder
+from qtune.hbir.builder import META_BATCH, META_STAGE, GraphBuilder
 from qtune.hbir.example import Example
 from qtune.hbir.lowering import Constant, Lowering, onnx_type, real_data
 from qtune.hbir.module import (
-    META_BATCH,
     META_DESCS,
     META_INPUTS,
     META_NATIVE,
@@ -142,5 +141,8 @@ def _emit_outputs(draft: _Draft, output_names: Any) -> list[str]:
     for value, name in zip(values, names, strict=True):
         if isinstance(value, Constant):
             value = builder.constant(real_data(value).cpu().numpy(), name)
-        builder.output(value, name)
-    return [value.name or "" for value in builder.graph.outputs]
+        if builder.output(value, name).name != name:
+            raise ArgumentError(
+                f"export: the name {name!r} is given to an input and an output; choose another"
+            )
+    return names

@@ -128,7 +128,7 @@ def _check(expected: Argument, value: Any, open_batch: bool) -> torch.Tensor:
             f"input {expected.name!r}: expected a tensor or array {expected}, got {value!r} "
             f"(type={type(value).__name__}); wrap it with torch.tensor"
         )
-    got = str(value.dtype).removeprefix("torch.")
+    got = getattr(value.dtype, "name", str(value.dtype).removeprefix("torch."))
     if got != expected.dtype:
         raise RunError(
             f"input {expected.name!r}: expected dtype {expected.dtype}, got {got}; convert it "
@@ -143,7 +143,9 @@ def _check(expected: Argument, value: Any, open_batch: bool) -> torch.Tensor:
         )
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
-    return torch.from_numpy(np.ascontiguousarray(value))
+    array = np.asarray(value, order="C")
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return torch.from_numpy(native if native.flags.writeable else native.copy())
 
 
 def outputs_from(function: Function, leaves: list[torch.Tensor]) -> Any:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from qtune.errors import ArgumentError, HbirError
 from qtune.hbir.builder import (
+    META_BATCH,
     META_GROUP,
     META_MARCH,
     META_OP,
@@ -36,7 +37,6 @@ META_OUTPUTS = "qtune.outputs"
 META_NATIVE = "qtune.native_pytree"
 META_REPORT = "qtune.report"
 META_HIGH_PRECISION = "qtune.high_precision_qpp"
-META_BATCH = "qtune.batch"
 
 
 class Function:

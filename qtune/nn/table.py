@@ -11,12 +11,10 @@ import torch
 from qtune.arith.quantize import quantize
 from qtune.arith.rounding import Int64Array
 from qtune.arith.table import SegmentTable, int8_table, segment_table
-from qtune.arith_fast.fake_quantize import dequantize_held, quantize_held
-from qtune.arith_fast.table import lut8, lut16
 from qtune.dtype import QuantDType
 from qtune.errors import ExportError
 from qtune.nn.qat.op import QATOp
-from qtune.ops.activation.lookup import lower_table
+from qtune.ops.activation.lookup import fake_lookup, lower_table
 from qtune.ops.kernel import Builder, Value
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
@@ -85,20 +83,14 @@ class TableOp(QATOp):
         if x.numel() == 0:
             return x
         if self._lookup is None:
-            self._lookup = self._make_lookup()
-        held = self._lookup(quantize_held(x.cpu(), float(self.input_scale), self.in_dtype))
-        return dequantize_held(held, float(self.output_scale)).to(x.device, x.dtype)
+            scales = float(self.input_scale), float(self.output_scale)
+            self._lookup = fake_lookup(self.table, *scales, self.out_dtype)
+        return self._lookup(x.cpu()).to(x.device)
 
     def emit_table(self, builder: Builder, value: Value) -> Value:
         """Emit the table into HBIR."""
         scales = float(self.input_scale), float(self.output_scale)
         return lower_table(builder, value, self.table, *scales, self.out_dtype)
-
-    def _make_lookup(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        table = self.table
-        if isinstance(table, SegmentTable):
-            return lut16(table, self.out_dtype)
-        return lut8(table, self.out_dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lookup": None}

@@ -67,6 +67,8 @@ def _view(
     operands = dict(enumerate(node.args))
     if not has_float_result(node):
         common["rule"] = Rule.NO_SCALE
+    elif op.spec.rule is Rule.DECOMPOSED:  # only float ones are left whole
+        common["rule"] = Rule.OWN_SCALE
     return OpView.from_spec(
         op.spec,
         producers=tuple(
@@ -88,13 +90,26 @@ def nearest_qconfig(float_model: nn.Module, node: fx.Node) -> tuple[Any, str]:
 
 
 def constant_operands(op: QATOp, node: fx.Node, region: Region) -> frozenset[int]:
-    """Operands, other than the operator's own parameters, that are float constants."""
+    """Operands, other than the operator's own parameters, that are float constants.
+
+    Where the result keeps the scale of the first operand, that one counts as well if it is a
+    parameter: the table of an embedding.
+    """
     fixed = parameter_roles(op.spec) | {op.spec.weight_role}
+    if op.spec.rule is Rule.INPUT_SCALE:
+        fixed -= {op.spec.roles[0]}
+    roles = op.roles(len(node.args))
     return frozenset(
         index
-        for index, (role, value) in enumerate(zip(op.roles(len(node.args)), node.args, strict=True))
-        if role not in fixed and isinstance(value, fx.Node) and region.kinds[value] is Kind.CONSTANT
+        for index, (role, value) in enumerate(zip(roles, node.args, strict=True))
+        if role not in fixed and _is_constant(op, role, value, region)
     )
+
+
+def _is_constant(op: QATOp, role: str, value: Any, region: Region) -> bool:
+    if isinstance(value, fx.Node):
+        return region.kinds[value] is Kind.CONSTANT
+    return value is None and role in op.params
 
 
 def attach(ops: Operators, plans: dict[str, OpQuantPlan]) -> None:

@@ -1,13 +1,16 @@
 """The files that ``prepare`` leaves behind, and where.
 
 The run directory is ``./.model_check_results``; the environment variable ``QTUNE_RUN_DIR`` names
-another one, empty it turns the files off.
+another one, empty it turns the files off. Where it is not set, :func:`run_files_in` may choose.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,28 @@ DEFAULT = ".model_check_results"
 VARIABLE = "QTUNE_RUN_DIR"
 
 _log = logging.getLogger(__name__)
+_default: ContextVar[Path | None] = ContextVar("run directory", default=Path(DEFAULT))
 
 
 def run_directory() -> Path | None:
     """Where files go, ``None`` if they are turned off."""
-    name = os.environ.get(VARIABLE, DEFAULT)
+    name = os.environ.get(VARIABLE)
+    if name is None:
+        return _default.get()
     return Path(name) if name else None
+
+
+@contextmanager
+def run_files_in(directory: Path | None) -> Iterator[None]:
+    """Within the block, use another default run directory; ``None`` turns the files off.
+
+    ``QTUNE_RUN_DIR`` still wins.
+    """
+    token = _default.set(directory)
+    try:
+        yield
+    finally:
+        _default.reset(token)
 
 
 def dtypes_of(model: PreparedModel) -> dict[str, dict[str, str]]:

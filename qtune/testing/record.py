@@ -6,11 +6,13 @@ A registry, light enough to import without torch: the plugin looks for this modu
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from qtune.testing.result import AssertionResult
 
-_results: list[AssertionResult] = []
+_MOST = 10_000  # where nobody drains (no pytest), a long-lived process must not grow
+_results: deque[AssertionResult] = deque(maxlen=_MOST)
 
 
 def conclude(result: AssertionResult) -> AssertionResult:

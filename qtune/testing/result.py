@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 HEADLINE_COLUMNS = 80
 WORST_LAYERS = 5
+RERUN_VARIABLE = "QTUNE_RERUN"
+"""Environment variable in which the pytest plugin keeps the command that runs the current test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +23,15 @@ class LayerResult:
     """One operator under a check, in order of execution.
 
     ``value``: what was measured; ``badness``: larger is worse. ``differing`` and ``saturated``:
-    shares (0 to 1) of the codes. ``scale`` is ``None`` for float results.
+    shares (0 to 1) of the codes. ``scale`` is ``None`` for float results, ``shape`` where the
+    check looked at no tensor.
     """
 
     name: str
     value: float | None
     ok: bool
     badness: float
-    shape: tuple[int, ...] = ()
+    shape: tuple[int, ...] | None = None
     dtype: str = ""
     scale: float | None = None
     differing: float | None = None
@@ -35,12 +39,14 @@ class LayerResult:
 
     def line(self) -> str:
         """One line for a failure message."""
-        parts = [f"{self.name}: {_number(self.value)}", self.dtype, f"shape {tuple(self.shape)}"]
+        parts = [f"{self.name}: {_number(self.value)}", self.dtype]
+        if self.shape is not None:
+            parts.append(f"shape {tuple(self.shape)}")
         if self.scale is not None:
             parts.append(f"scale {self.scale:.7g}")
         if self.differing is not None:
             parts.append(f"{self.differing:.2%} of the codes differ")
-        if self.saturated:
+        if self.saturated is not None:
             parts.append(f"{self.saturated:.2%} saturated")
         return ", ".join(part for part in parts if part)
 
@@ -51,7 +57,8 @@ class AssertionResult:
 
     ``where`` is the layer or output that decided, ``got`` and ``limit`` what was found there and
     what was allowed. ``metrics`` holds every scalar measured. ``table`` is free text below the
-    layers; ``advice`` says what to do.
+    layers; ``advice`` says what to do. ``artefact`` and ``provenance``: the file of the model under
+    test, and what it was made of and with, where known.
     """
 
     check: str
@@ -67,6 +74,7 @@ class AssertionResult:
     table: str = ""
     advice: str = ""
     artefact: str | None = None
+    provenance: Mapping[str, object] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.ok
@@ -75,11 +83,12 @@ class AssertionResult:
     def headline(self) -> str:
         """The first line: where, got, limit; at most 80 columns."""
         tail = f": got {self.got}, limit {self.limit}"
-        head = f"{self.check}: {self.where}" if self.where else self.check
-        room = HEADLINE_COLUMNS - len(tail)
-        if len(head) > room:
-            head = head[: max(room - 3, 0)] + "..."
-        return (head + tail)[:HEADLINE_COLUMNS]
+        head = f"{self.check}: " if self.where else self.check
+        room = HEADLINE_COLUMNS - len(head) - len(tail)
+        where = self.where
+        if len(where) > room:  # the end of a path says more than its beginning
+            where = "..." + where[-(room - 3) :] if room > 3 else ""
+        return (head + where + tail)[:HEADLINE_COLUMNS]
 
     def message(self) -> str:
         """The whole text of a failure."""
@@ -115,12 +124,15 @@ class AssertionResult:
 
 
 def rerun_command() -> str | None:
-    """The command that runs the current test again, when pytest runs one."""
+    """The command that runs the current test again, when pytest runs one.
+
+    The plugin knows it exactly; without the plugin it follows from pytest's own variable.
+    """
+    known = os.environ.get(RERUN_VARIABLE)
+    if known:
+        return known
     current = os.environ.get("PYTEST_CURRENT_TEST")
-    if not current:
-        return None
-    node_id = current.rsplit(" (", 1)[0].split("@", 1)[0]  # xdist's loadgroup appends @group
-    return f"pytest --qtune '{node_id}'"
+    return f"pytest {shlex.quote(current.rsplit(' (', 1)[0])}" if current else None
 
 
 def _number(value: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,26 +15,31 @@ from qtune.capture.inputs import Inputs, as_example_list
 from qtune.capture.structure import flatten, flatten_named, unflatten
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
-from qtune.march import March, march
+from qtune.march import march
+from qtune.quantization.rundir import run_files_in
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Inputs that every model can run, of which the first ``rows`` count (``None``: all)."""
+    """Inputs that every model can run; the first ``rows`` of ``size`` count, the others fill up."""
 
     inputs: Inputs
     rows: int | None = None
+    size: int | None = None
 
     def trim(self, value: Tensor) -> Tensor:
         """``value`` without the rows that only fill up the batch."""
-        return value if self.rows is None or value.dim() == 0 else value[: self.rows]
+        if self.rows == self.size or value.dim() == 0 or value.shape[0] != self.size:
+            return value
+        return value[: self.rows]
 
 
 def chunks(models: Sequence[Model], inputs: Any) -> list[Chunk]:
     """The inputs in batches that fit.
 
-    HBIR modules have the batch size of their export. Where all tensors of an item share another
-    one, it is split, and the last part filled up with copies of its last row.
+    HBIR modules have the batch size of their export, but those whose batch is open. Where all
+    tensors of an item share another one, it is split, and the last part filled up with copies of
+    its last row.
     """
     sizes = {size for m in models if isinstance(m, HbirModule) and (size := _batch_of(m))}
     if len(sizes) > 1:
@@ -47,6 +52,8 @@ def chunks(models: Sequence[Model], inputs: Any) -> list[Chunk]:
 
 
 def _batch_of(module: HbirModule) -> int | None:
+    if module[0].open_batch:
+        return None
     first = {item.shape[0] for item in module[0].inputs if item.shape}
     return first.pop() if len(first) == 1 else None
 
@@ -62,7 +69,7 @@ def _split(item: Inputs, size: int) -> Iterator[Chunk]:
         rows = min(size, length - start)
         parts = [_part(leaf, start, rows, size) for leaf in leaves]
         args, kwargs = unflatten(parts, spec)
-        yield Chunk(Inputs(*args, **kwargs), rows)
+        yield Chunk(Inputs(*args, **kwargs), rows, size)
 
 
 def _part(leaf: Any, start: int, rows: int, size: int) -> Any:
@@ -75,15 +82,26 @@ def _part(leaf: Any, start: int, rows: int, size: int) -> Any:
 
 
 def outputs_of(model: Model, parts: Sequence[Chunk]) -> dict[str, Tensor]:
-    """Output tensors by name, the chunks joined along the first axis."""
+    """Output tensors by name, the chunks joined along the first axis (scalars: stacked)."""
     found: dict[str, list[Tensor]] = {}
     with _evaluating(model):
         for part in parts:
-            named = flatten_named(run_model(model, part.inputs))
-            for name, leaf in ((n, v) for n, v in named if isinstance(v, Tensor)):
-                found.setdefault(name, []).append(part.trim(leaf))
+            collect(run_model(model, part.inputs), part, found)
+    return joined(found)
+
+
+def collect(outputs: Any, part: Chunk, into: dict[str, list[Tensor]]) -> None:
+    """Add the output tensors of one chunk, by name."""
+    for name, leaf in flatten_named(outputs):
+        if isinstance(leaf, Tensor):
+            into.setdefault(name, []).append(part.trim(leaf))
+
+
+def joined(found: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    """The chunks of each output as one tensor."""
     return {
-        name: torch.cat(leaves) if leaves[0].dim() else leaves[0] for name, leaves in found.items()
+        name: torch.cat(leaves) if leaves[0].dim() else torch.stack(leaves)
+        for name, leaves in found.items()
     }
 
 
@@ -97,15 +115,16 @@ def observations(model: Model, parts: Sequence[Chunk]) -> Iterator[Observation]:
             yield observe(model, part.inputs)
 
 
-def march_of(*models: Model) -> AbstractContextManager[March | None]:
-    """Use the march that one of the models was made for, if any says so."""
+@contextmanager
+def comparing(*models: Model) -> Iterator[None]:
+    """What holds while an assertion runs models.
+
+    The march is the one that a model was made for, if any says so; whatever is prepared on the way
+    (the twin of a float model) leaves no files.
+    """
     named = [name for m in models if isinstance(name := getattr(m, "march", None), str) and name]
-    return march(named[-1]) if named else nullcontext()
-
-
-def model_name(model: Model, name: str | None) -> str:
-    """What reports call the model."""
-    return name or str(getattr(model, "qtune_model_name", "") or type(model).__name__)
+    with march(named[-1]) if named else nullcontext(), run_files_in(None):
+        yield
 
 
 @contextmanager

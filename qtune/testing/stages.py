@@ -3,39 +3,59 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import platform
-from collections.abc import Callable, Iterable, Mapping
+import random
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from qtune import modes
 from qtune.arith_fast.capability import provenance as cpu_provenance
 from qtune.bpu import compiler
 from qtune.capture.inputs import Inputs, as_inputs
-from qtune.capture.structure import flatten
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import as_march, march
-from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
+from qtune.nn.prepared import PreparedModel
+from qtune.quantization import FakeQuantState, PrepareMethod, prepare, set_fake_quantize
 from qtune.quantization.hbdk4 import export, pre_export
+from qtune.quantization.rundir import run_files_in, write_run_files
+from qtune.testing.content import digest, model_digest, source_digest
+from qtune.testing.origin import Origin, mark
 from qtune.testing.store import MemoryStore, Store, content_key
 from qtune.version import __version__
 
 Factory = nn.Module | Callable[[], nn.Module]
+M = TypeVar("M")
+
+_SEED = 0
+_NOT_IN_KEY = frozenset({"model", "threads"})
+"""Facts that say where a result came from, but don't change the artefact."""
 
 
 class Stages:
     """``float, calib, pre_export, qat_bc, quantized_bc, hbm`` of one model.
 
-    ``factory``: the float module, or a callable that makes it. ``calibration``: an iterable of
-    inputs, or a callable that gives one; each item is a tensor (one argument), a tuple (positional
-    arguments) or ``qtune.Inputs``. ``example_inputs`` defaults to the first of them. ``store``
-    keeps what was built. ``name`` is the model's name in reports.
+    ``factory``: the float module (it is copied), or a callable that makes it. ``calibration``: an
+    iterable of inputs, or a callable that gives one; each item is a tensor (one argument), a tuple
+    (positional arguments) or ``qtune.Inputs``. Both callables run with the random generators of
+    Python, NumPy and torch seeded to 0, so that all processes make the same model. ``qconfig_setter``
+    and ``method`` as for ``prepare``. ``example_inputs`` defaults to the first calibration item.
+    ``store`` keeps what was built. ``name`` is the model's name in reports.
+
+    What is built is filed under the content of model, configuration, data and versions (``key``),
+    taken together in ``provenance``.
     """
 
     def __init__(
@@ -45,6 +65,7 @@ class Stages:
         *,
         march: str,
         qconfig_setter: Any = None,
+        method: PrepareMethod = PrepareMethod.JIT_STRIP,
         example_inputs: Any = None,
         name: str | None = None,
         store: Store | None = None,
@@ -52,18 +73,32 @@ class Stages:
         self._factory = factory
         self._calibration = calibration
         self._setter = qconfig_setter
+        self._method = method
         self._example = example_inputs
         self._name = name
         self.march = str(as_march(march))
         self.store: Store = store if store is not None else MemoryStore()
 
+    def __repr__(self) -> str:
+        return f"Stages({self._name or self._factory!r}, march={self.march!r})"
+
     @cached_property
     def float(self) -> nn.Module:
         """The float model, in eval mode."""
-        made = self._factory if isinstance(self._factory, nn.Module) else self._factory()
+        given = self._factory
+        if isinstance(given, nn.Module):
+            made = copy.deepcopy(given)
+        elif callable(given):
+            with _seeded():
+                made = given()
+        else:
+            made = given
         if not isinstance(made, nn.Module):
-            raise ArgumentError(f"Stages: the factory gave {type(made).__name__}, not a nn.Module")
-        return self._named(copy.deepcopy(made).eval())
+            raise ArgumentError(
+                "Stages: expected a torch.nn.Module, or a callable that makes one, as factory; got "
+                f"{type(made).__module__}.{type(made).__qualname__}"
+            )
+        return mark(made.eval(), Origin(self._name or type(made).__name__))
 
     @property
     def name(self) -> str:
@@ -73,8 +108,10 @@ class Stages:
     @cached_property
     def batches(self) -> list[Inputs]:
         """The calibration data."""
-        given = self._calibration() if callable(self._calibration) else self._calibration
-        batches = [as_inputs(item) for item in given]
+        with _seeded():
+            given = self._calibration() if callable(self._calibration) else self._calibration
+            items: Any = [given] if isinstance(given, Tensor | Inputs) else given
+            batches = [as_inputs(item) for item in items]
         if not batches:
             raise ArgumentError("Stages: the calibration data is empty; give at least one batch")
         return batches
@@ -85,60 +122,65 @@ class Stages:
         return self.batches[0] if self._example is None else as_inputs(self._example)
 
     @cached_property
-    def _prepared(self) -> nn.Module:
-        with march(self.march):
-            return prepare(self.float, self.example_inputs, self._setter)
+    def _prepared(self) -> tuple[PreparedModel, str]:
+        """The prepared model, which ``calib`` calibrates, and the digest of what it was before."""
+        with march(self.march), run_files_in(None):
+            model = prepare(self.float, self.example_inputs, self._setter, self._method)
+        return model, model_digest(model)
 
     @cached_property
     def key(self) -> str:
         """Hash of everything the artefacts depend on; an edited forward gives another key."""
-        return content_key(self.provenance)
+        facts = self.provenance.items()
+        return content_key({name: value for name, value in facts if name not in _NOT_IN_KEY})
 
     @cached_property
     def provenance(self) -> dict[str, object]:
-        """What the artefacts were made of and with."""
-        prepared = self._prepared
+        """What the artefacts were made of and with: plain values by name."""
         return {
             "model": self.name,
-            "weights": _digest(self.float.state_dict()),
-            "structure": _digest_text(_structure(prepared)),
+            "content": self._prepared[1],
             "march": self.march,
+            "method": str(self._method),
             "qat_mode": str(modes.get_qat_mode()),
             "consistency_level": str(modes.get_consistency_level()),
-            "example_inputs": _digest({"": self.example_inputs}),
-            "calibration": _digest(dict(enumerate(self.batches))),
+            "example_inputs": digest(self.example_inputs),
+            "calibration": digest(self.batches),
             "qtune": __version__,
-            "torch": torch.__version__,
+            "qtune_source": source_digest(),
             "python": platform.python_version(),
-            "cpu": cpu_provenance(),
+            "numpy": version("numpy"),
+            "onnx": version("onnx"),
+            "onnx_ir": version("onnx-ir"),
+            **cpu_provenance(),
         }
 
     @cached_property
     def calib(self) -> nn.Module:
         """The calibrated model, in eval mode and VALIDATION state."""
-        model = self._prepared
-
-        def load(path: Path) -> dict[str, Tensor]:
-            state: dict[str, Tensor] = torch.load(path, weights_only=True)
-            return state
-
-        state = self.store.get(self.key, "calib.pt", self._calibrated_state, torch.save, load)
+        state = self.store.get(self.key, "calib.pt", self._calibrated_state, torch.save, _load_state)
+        model = self._prepared[0]
         model.load_state_dict(state)
         set_fake_quantize(model.eval(), FakeQuantState.VALIDATION)
-        return self._named(model)
+        return self._mark(model, "calib.pt")
 
     def _calibrated_state(self) -> dict[str, Tensor]:
-        model = self._prepared.eval()
+        model = self._prepared[0].eval()
         set_fake_quantize(model, FakeQuantState.CALIBRATION)
-        with torch.no_grad():
-            for batch in self.batches:
+        with torch.no_grad(), march(self.march):
+            for batch in tqdm(self.batches, desc="calibrate", unit="batch", disable=None):
                 model(*batch.args, **batch.kwargs)
-        return model.state_dict()
+        kept = self.store.path(self.key, "prepare")
+        with run_files_in(kept):
+            write_run_files(model, self.example_inputs)
+        state: dict[str, Tensor] = model.state_dict()
+        return state
 
     @cached_property
     def pre_export(self) -> nn.Module:
         """The calibrated model with its look-up tables in fixed point."""
-        return self._named(pre_export(self.calib))
+        with march(self.march):
+            return self._mark(pre_export(self.calib), "calib.pt")
 
     @cached_property
     def qat_bc(self) -> HbirModule:
@@ -151,58 +193,46 @@ class Stages:
         return self._module("quantized.bc", lambda: compiler.convert(self.qat_bc, self.march))
 
     @cached_property
-    def hbm(self) -> Any:
-        """The compiled program."""
-
-        def save(module: HbirModule, path: Path) -> None:
-            compiler.compile(module, str(path), self.march)
-
+    def hbm(self) -> compiler.Hbm:
+        """The compiled program. Without a store on disk it lies in a temporary folder."""
         path = self.store.path(self.key, "model.hbm")
         if path is None:
-            raise ArgumentError("Stages.hbm needs a store on disk: pass store=DirectoryStore(...)")
-        self.store.get(self.key, "model.hbm", lambda: self.quantized_bc, save, lambda p: p)
-        return compiler.Hbm(str(path))
+            folder = tempfile.mkdtemp(prefix="qtune-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            return compiler.compile(self.quantized_bc, Path(folder) / "model.hbm", self.march)
+
+        def compile_to(_: object, partial: Path) -> object:
+            return compiler.compile(self.quantized_bc, partial, self.march)
+
+        found = self.store.get(self.key, path.name, lambda: None, compile_to, compiler.Hbm)
+        return compiler.Hbm(path) if found is None else found
 
     def _module(self, name: str, build: Callable[[], HbirModule]) -> HbirModule:
         with march(self.march):
-            module = self.store.get(
-                self.key, name, build, lambda m, path: compiler.save(m, str(path)), compiler.load
-            )
-        return self._named(module)
+            module = self.store.get(self.key, name, build, compiler.save, compiler.load)
+        return self._mark(module, name)
 
-    def _named(self, model: Any) -> Any:
-        model.qtune_model_name = self.name
-        return model
-
-
-def _structure(prepared: nn.Module) -> str:
-    """The graph with every operator's attributes and fake-quantizes, as text."""
-    lines = [str(getattr(prepared, "graph", ""))]
-    for name, module in prepared.named_modules():
-        attrs = getattr(module, "attrs", "")
-        lines.append(f"{name} {type(module).__qualname__} {attrs} {module.extra_repr()}")
-    return "\n".join(lines)
+    def _mark(self, model: M, name: str) -> M:
+        path = self.store.path(self.key, name)
+        where = None if path is None else str(path)
+        return mark(model, Origin(self.name, where, self.provenance))
 
 
-def _digest_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _load_state(path: Path) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = torch.load(path, weights_only=True)
+    return state
 
 
-def _digest(values: Mapping[Any, Any]) -> str:
-    """Hash of names, dtypes, shapes and bytes of all tensors inside ``values``."""
-    sha = hashlib.sha256()
-    for key, value in values.items():
-        content = (value.args, value.kwargs) if isinstance(value, Inputs) else value
-        leaves, spec = flatten(content)
-        sha.update(f"{key} {spec}".encode())
-        for leaf in leaves:
-            sha.update(_leaf_bytes(leaf))
-    return sha.hexdigest()
-
-
-def _leaf_bytes(leaf: Any) -> bytes:
-    if not isinstance(leaf, Tensor):
-        return repr(leaf).encode()
-    data = leaf.detach().cpu().contiguous()
-    head = f"{data.dtype} {tuple(data.shape)}".encode()
-    return head + data.flatten().view(torch.uint8).numpy().tobytes() if data.numel() else head
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Seed Python's, NumPy's and torch's generators; restore them after the block."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        random.seed(_SEED)
+        np.random.seed(_SEED)
+        torch.manual_seed(_SEED)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -12,10 +12,11 @@ from typing import Protocol, TypeVar
 
 from filelock import FileLock
 
-from qtune.report.files import write_with
+from qtune.report.files import write_text, write_with
 
 T = TypeVar("T")
 _log = logging.getLogger("qtune.store")
+_KEY_DIGITS = 24
 
 
 class Store(Protocol):
@@ -30,6 +31,9 @@ class Store(Protocol):
         load: Callable[[Path], T],
     ) -> T:
         """Return the artefact ``name`` of ``key``."""
+
+    def path(self, key: str, name: str) -> Path | None:
+        """Where the artefact lies, ``None`` if nowhere on disk."""
 
 
 class MemoryStore:
@@ -56,12 +60,14 @@ class DirectoryStore:
     (building one artefact may ask for another of the same key).
 
     Files are written under a temporary name and renamed; a checksum lies beside each, and an
-    artefact that fails it, or can't be loaded, is built again.
+    artefact that fails it, or can't be loaded, is built again. ``built`` and ``found`` list the
+    ``<key>/<name>`` that this object built and read.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.built: list[str] = []
+        self.found: list[str] = []
 
     def path(self, key: str, name: str) -> Path:
         """Where the artefact lies."""
@@ -82,10 +88,12 @@ class DirectoryStore:
             if path.exists():
                 found = self._load(path, load)
                 if found is not None:
+                    self.found.append(f"{key}/{name}")
                     return found
+            _remove_remains(path)
             made = build()
             write_with(path, lambda partial: save(made, partial))
-            write_with(_checksum_path(path), lambda p: p.write_text(_checksum(path)))
+            write_text(_checksum_path(path), _checksum(path))
             self.built.append(f"{key}/{name}")
             return made
 
@@ -103,12 +111,22 @@ class DirectoryStore:
 
 def content_key(parts: dict[str, object]) -> str:
     """A short hash of everything an artefact depends on."""
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def _remove_remains(path: Path) -> None:
+    """Delete what a killed writer left; nobody else writes while we hold the lock."""
+    for partial in path.parent.glob(f".{path.stem}.*.part{path.suffix}"):
+        partial.unlink(missing_ok=True)
 
 
 def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            sha.update(block)
+    return sha.hexdigest()
 
 
 def _checksum_path(path: Path) -> Path:

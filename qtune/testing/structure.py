@@ -6,32 +6,42 @@ from typing import Any
 
 from torch import nn
 
-from qtune.check.qat_model import CheckReport, check_qat_model
+from qtune.check.qat_model import check_qat_model
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.propagate import value_quantizers
+from qtune.nn.qat.op import QATOp
+from qtune.testing.arguments import check_prepared
+from qtune.testing.origin import origin_of
 from qtune.testing.record import conclude
 from qtune.testing.result import AssertionResult, LayerResult
-from qtune.testing.running import model_name
 
 
 def assert_no_shared_ops(
-    model: nn.Module, *, inputs: Any, name: str | None = None
+    model: nn.Module, *, inputs: Any = None, name: str | None = None
 ) -> AssertionResult:
-    """Assert that every operator of a prepared model runs once in a forward on ``inputs``.
+    """Assert that every operator of a prepared model runs once in a forward.
 
-    An operator that runs twice has one scale for two results. Operators that never run are listed,
-    but don't fail.
+    An operator that runs twice has one scale for two results. The calls are counted in the captured
+    graph; with ``inputs`` (a tensor, a tuple of arguments or ``qtune.Inputs``) in a run on them.
+    Operators that never run are listed, but don't fail.
     """
-    report = check_qat_model(model, inputs)
-    shared = report.shared
-    worst = max(shared, key=lambda n: shared[n], default="")
+    prepared = check_prepared("assert_no_shared_ops", model)
+    counts = _graph_calls(prepared)
+    if inputs is not None:
+        counts = dict(check_qat_model(prepared, inputs).call_counts)
+    shared = {op: count for op, count in counts.items() if count > 1}
+    worst = max(shared, key=lambda op: shared[op], default="")
+    unused = [op for op, count in counts.items() if count == 0]
+    dtypes = _dtypes(prepared)
     layers = [
-        LayerResult(op, float(count), count <= 1, float(count), dtype=_dtype(report, op))
-        for op, count in report.call_counts.items()
+        LayerResult(op, float(count), count <= 1, float(count), dtype=dtypes.get(op, ""))
+        for op, count in counts.items()
     ]
-    unused = [op for op, count in report.call_counts.items() if count == 0]
+    origin = origin_of(model, name)
     return conclude(
         AssertionResult(
             check="no_shared_ops",
-            model=model_name(model, name),
+            model=origin.model,
             ok=not shared,
             where=worst,
             got=f"{shared[worst]} calls" if shared else "1 call each",
@@ -44,33 +54,61 @@ def assert_no_shared_ops(
             advice="Give each call a module of its own: one scale can't fit two results."
             if shared
             else "",
+            artefact=origin.artefact,
+            provenance=origin.provenance,
         )
     )
 
 
-def assert_no_unfused(model: nn.Module, *, inputs: Any, name: str | None = None) -> AssertionResult:
+def assert_no_unfused(
+    model: nn.Module, *, inputs: Any = None, name: str | None = None
+) -> AssertionResult:
     """Assert that every fusible pattern (GEMM, batch norm, add, relu) of a prepared model is fused.
 
-    The message names the operators and what kept them apart.
+    The message names the operators and what kept them apart. With ``inputs`` the model also runs
+    once on them.
     """
-    report = check_qat_model(model, inputs)
-    lines = [f"{' + '.join(item.names)}: {item.reason}" for item in report.unfused]
-    where = " + ".join(report.unfused[0].names) if report.unfused else ""
+    prepared = check_prepared("assert_no_unfused", model)
+    if inputs is not None:
+        check_qat_model(prepared, inputs)
+    found = prepared.unfused
+    lines = [f"{' + '.join(item.names)}: {item.reason}" for item in found]
+    origin = origin_of(model, name)
     return conclude(
         AssertionResult(
             check="no_unfused",
-            model=model_name(model, name),
-            ok=not report.unfused,
-            where=where,
-            got=f"{len(lines)} unfused" if lines else "all fused",
+            model=origin.model,
+            ok=not found,
+            where=" + ".join(found[0].names) if found else "",
+            got=f"{len(found)} unfused" if found else "all fused",
             limit="0 unfused",
-            metrics={"unfused_patterns": len(lines)},
+            metrics={"unfused_patterns": len(found)},
             limits={"unfused_patterns": 0},
             table="\n".join(lines),
-            advice="Use the result of each of them once, and each module once." if lines else "",
+            advice="Use the result of each of them once, and each module once." if found else "",
+            artefact=origin.artefact,
+            provenance=origin.provenance,
         )
     )
 
 
-def _dtype(report: CheckReport, op: str) -> str:
-    return next((row.out_dtype for row in report.outputs if row.name == op), "")
+def _graph_calls(model: PreparedModel) -> dict[str, int]:
+    """Calls by operator, in order of execution; modules that the graph never calls have 0."""
+    counts: dict[str, int] = {}
+    for _, op in model.operators():
+        counts[op.name] = counts.get(op.name, 0) + 1
+    for module in model.modules():
+        if isinstance(module, QATOp):
+            counts.setdefault(module.name, 0)
+    return counts
+
+
+def _dtypes(model: PreparedModel) -> dict[str, str]:
+    """dtype of each operator's result; members of a fused group before its last have none."""
+    found = {}
+    known = value_quantizers(model)
+    for node, op in model.operators():
+        if node.meta.get("group", op.name) == op.name:
+            quantizer = known[node]
+            found[op.name] = "torch.float32" if quantizer is None else str(quantizer.dtype)
+    return found

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from qtune.arith_fast.capability import INT8_SWITCH, int8_exact
@@ -140,6 +140,11 @@ def test_conv_transpose_equals_the_rule(data):
         "dilation": dilation,
         "groups": groups,
     }
+    sizes = [
+        (shape[2 + i] - 1) * stride[i] + reach[i] + 1 + extra[i] - padding[i] - padding[i + 2]
+        for i in range(2)
+    ]
+    assume(min(sizes) > 0)
     acc = conv_transpose_sum(x, w, **geometry)
     expected = finish(acc, bias, m, n, -128, 127)
     found = conv_transpose2d_kernel(w, bias, m, n, **geometry, in_dtype=source)(to_held(x, source))
@@ -340,3 +345,12 @@ def test_weights_must_fit_their_dtype():
 def test_clamps_must_fit_the_output():
     with pytest.raises(ArgumentError, match="lo=0, hi=300"):
         linear_kernel(np.array([[0, 2]]), 0, 20000, 24, lo=0, hi=300)
+
+
+def test_a_map_smaller_than_the_window_is_refused():
+    held = to_held(np.zeros((1, 1, 2, 5), dtype=np.int64), qint8)
+    w = np.ones((1, 1, 3, 3), dtype=np.int64)
+    with pytest.raises(ArgumentError, match="output of 0 x 3"):
+        conv2d_kernel(w, 0, 20000, 24)(held)
+    with pytest.raises(ArgumentError, match="output of 0 x 3"):
+        conv_transpose2d_kernel(w, 0, 20000, 24, padding=(2, 2, 2, 2))(held)

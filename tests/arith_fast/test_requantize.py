@@ -45,7 +45,7 @@ def ties_of(m, n, codes):
 )
 def test_int32_accumulators_equal_the_reference(accs, m, sign, n, bias, out, wide):
     codes = ties_of(m, n, [-128, -127, -1, 0, 1, 126, 127]) if 0 < n < 60 else []
-    acc = np.array([a for a in accs + codes], dtype=np.int64) - bias
+    acc = np.array(accs + codes, dtype=np.int64) - bias
     expected = arith.requantize(acc + bias, sign * m, n, out)
     held = torch.from_numpy(acc if wide else np.clip(acc, -(2**31), 2**31 - 1))
     if not wide:

@@ -83,7 +83,7 @@ def test_statistics_counts_operators(module):
     assert sum(counts.values()) == len(module.model.graph)
 
 
-@pytest.mark.parametrize("name", ["link", "visualize"])
+@pytest.mark.parametrize("name", ["hbm_perf", "link", "visualize"])
 def test_what_is_not_done_says_so(name):
     with pytest.raises(NotImplementedError, match=name):
         getattr(compiler, name)()

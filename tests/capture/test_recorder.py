@@ -454,8 +454,7 @@ def test_autocast_and_no_grad_inside_forward_are_kept() -> None:
             with torch.no_grad():
                 x = self.a(x)
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                x = self.b(x) @ x.T
-            return x
+                return self.b(x) @ x.T
 
     model = Modes()
     recorded = assert_replays(model, image(2, 4), image(3, 4))

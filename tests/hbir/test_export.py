@@ -201,6 +201,11 @@ def test_names_that_do_not_fit_the_inputs_are_refused(names):
         export(simple(), torch.randn(2, 4), input_names=names)
 
 
+def test_input_and_output_must_not_share_a_name():
+    with pytest.raises(ArgumentError, match="'x' is given to an input and an output"):
+        export(simple(), torch.randn(2, 4), input_names="x", output_names="x")
+
+
 def test_without_native_containers_calls_are_flat():
     x = torch.randn(2, 4)
     p = simple(out={"a": torch.zeros(1)})

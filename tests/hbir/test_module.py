@@ -29,6 +29,23 @@ def test_non_contiguous_and_grad_inputs_are_taken():
     assert not result.requires_grad
 
 
+@pytest.mark.parametrize("change", ["readonly", "reversed", "fortran", "big-endian"])
+def test_arrays_of_any_layout_are_taken(change):
+    """Case A19."""
+    array = X.numpy().copy()
+    if change == "readonly":
+        array.flags.writeable = False
+    if change == "reversed":
+        array = array[::-1]
+    if change == "fortran":
+        array = np.asfortranarray(array)
+    if change == "big-endian":
+        array = array.astype(">f4")
+    expected = np.maximum(array, 0).astype(np.float32)
+
+    assert np.array_equal(relu_module()[0](array).numpy(), expected)
+
+
 def test_results_come_in_the_exported_containers():
     results = {"dict": [["a", {"leaf": 0}], ["b", {"const": None}]]}
 

@@ -76,7 +76,8 @@ def fake_lookup(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return what ``FakeLut8`` and ``FakeLut16`` compute: quantize, look up, dequantize.
 
-    The forward of a ``TABLE`` operator after ``pre_export``; the result has the input's dtype.
+    The forward of a ``TABLE`` operator after ``pre_export``. The result has the input's dtype and
+    memory format, as the function's has: float sums behind it depend on the format.
     """
     if isinstance(table, SegmentTable):
         find, dtype = lut16(table, out), qint16
@@ -84,7 +85,7 @@ def fake_lookup(
         find, dtype = lut8(table, out), qint8
 
     def kernel(x: torch.Tensor) -> torch.Tensor:
-        return dequantize_held(find(quantize_held(x, s_x, dtype)), s_y).to(x.dtype)
+        return torch.empty_like(x).copy_(dequantize_held(find(quantize_held(x, s_x, dtype)), s_y))
 
     return kernel
 

@@ -149,6 +149,7 @@ def _convert(ctx: ConvertContext, node: FloatNode) -> Operand:
         bias=optional_bias(node, 2),
         groups=attrs["group"],
         trailing=_RANK,
+        channel_axis=1,
     )
 
 

@@ -37,9 +37,10 @@ DOMAIN = "qtune"
 class GemmPending(Pending):
     """Convolution, transposed convolution or linear with a constant weight.
 
-    ``base``: the integer operator without suffix. ``weight``: in channel view, scales along its
-    ``axis``. ``groups``: those of :func:`channel_unview`. ``trailing``: dimensions of the output
-    behind the channel axis, onto which per-channel constants broadcast.
+    ``base``: the integer operator without suffix. ``weight``: in channel view, output channels on
+    ``channel_axis``, with one scale each or one for all. ``groups``: those of
+    :func:`channel_unview`. ``trailing``: dimensions of the output behind the channel axis, onto
+    which per-channel constants broadcast.
     """
 
     name: str
@@ -53,6 +54,7 @@ class GemmPending(Pending):
     addend: QValue | None = None
     low: float | None = None
     high: float | None = None
+    channel_axis: int = 0
 
     def emit(self, ctx: ConvertContext, scale: float, dtype: QuantDType) -> QValue:
         """Emit ``<base>`` or ``<base>Add``: exact sum, bias, addend, one requantize."""
@@ -105,7 +107,7 @@ class GemmPending(Pending):
         return variant(self.x.dtype, self.weight.dtype)
 
     def _plan(self, ctx: ConvertContext, kind: Variant) -> BiasPlan:
-        channels = self.weight.codes.shape[self.weight.axis]
+        channels = self.weight.codes.shape[self.channel_axis]
         bias = np.zeros(channels) if self.bias is None else self.bias
         limit = INT32_BIAS_LIMIT if kind.accumulator_bits == 32 else INT48_BIAS_LIMIT
         addend: tuple[float | None, int] = (None, 0)
@@ -133,7 +135,7 @@ class GemmPending(Pending):
         codes = self.weight.codes
         if plan.widened.any():
             weight = self.weight
-            codes = quantize(weight.data, plan.s_w, weight.dtype, weight.axis)
+            codes = quantize(weight.data, plan.s_w, weight.dtype, self.channel_axis)
         weight_codes = stored(channel_unview(codes, self.groups), self.weight.dtype)
         bias_type = np.int32 if kind.accumulator_bits == 32 else np.int64
         return [

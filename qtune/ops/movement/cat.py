@@ -21,8 +21,8 @@ from qtune.ops.kernel import (
     Operand,
     Value,
 )
-from qtune.ops.movement.merging import held_constant, merge
-from qtune.ops.movement.moving import axis_of, no_flops
+from qtune.ops.movement.merging import merge
+from qtune.ops.movement.moving import axis_of, held_constant, no_flops
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, MarchRule, OpSpec, Rule, Sample
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from qtune.arith.quantize import quantize
-from qtune.arith_fast.held import to_held
 from qtune.dtype import QuantDType
 from qtune.errors import ConvertError
 from qtune.ops.kernel import (
@@ -26,7 +24,7 @@ from qtune.ops.kernel import (
     Value,
 )
 from qtune.ops.movement.moving import dequantized, initializer, one_scale
-from qtune.ops.quant.codes import held_quant_dtype, stored
+from qtune.ops.quant.codes import stored
 
 Emit = Callable[[ConvertContext, list[Value]], Value]
 
@@ -59,13 +57,6 @@ def merge(ctx: ConvertContext, node: FloatNode, parts: Sequence[Any], build: Emi
     if any(isinstance(part, QValue | QConst | Pending) for part in operands):
         return Merge(node, operands, build)
     return FloatValue(build(ctx, [_real(ctx, node, part) for part in operands]))
-
-
-def held_constant(array: np.ndarray[Any, Any], dtype: str) -> torch.Tensor:
-    """An initializer in the form in which the fast kernels hold its dtype (``"int8"``, ...)."""
-    if dtype in ("int8", "int16", "int32"):
-        return to_held(array, held_quant_dtype(dtype))
-    return torch.from_numpy(np.array(array))
 
 
 def _present(node: FloatNode, part: Operand | None) -> Operand:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from qtune.arith_fast.held import channels_last
+from qtune.arith_fast.held import channels_last, to_held
 from qtune.dtype import QuantDType
 from qtune.errors import ConvertError
 from qtune.ops.kernel import (
@@ -29,7 +29,7 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
-from qtune.ops.quant.codes import stored
+from qtune.ops.quant.codes import held_quant_dtype, stored
 
 Array = np.ndarray[Any, Any]
 TorchMove = Callable[..., Any]
@@ -209,6 +209,13 @@ def initializer(ctx: ConvertContext, data: QConst) -> QValue:
     return QValue(value, data.dtype, float(np.ravel(data.scale)[0]))
 
 
+def held_constant(array: Array, dtype: str | None) -> torch.Tensor:
+    """An initializer in the form in which the fast kernels hold its dtype (``"int8"``, ...)."""
+    if dtype in ("int8", "int16", "int32"):
+        return to_held(array, held_quant_dtype(dtype))
+    return torch.from_numpy(np.array(array))
+
+
 def one_scale(node: FloatNode, data: QConst) -> None:
     """Raise unless constant codes have one scale for the whole tensor."""
     if np.size(data.scale) != 1:
@@ -233,7 +240,7 @@ def _argument(value: Any, index: bool) -> Any:
 
 def _fast(node: KernelNode, apply: TorchMove, index: bool) -> FastKernel:
     constants = {
-        i: torch.from_numpy(np.array(array)) if index else array.tolist()
+        i: held_constant(array, node.input_dtypes[i]) if i == 0 or index else array.tolist()
         for i, array in node.constants.items()
     }
     present = [dtype is not None for dtype in node.input_dtypes]

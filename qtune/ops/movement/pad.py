@@ -175,7 +175,7 @@ def _fast(node: KernelNode) -> FastKernel:
 
 
 def _check(attrs: Attrs, inputs: Sequence[Any], output: Any) -> str | None:
-    worst = max((abs(int(amount)) for amount in attrs["pad"]), default=0)
+    worst = max((abs(int(amount)) for amount in attrs.get("pad", ())), default=0)
     return f"a border of {worst}; at most 4096" if worst > 4096 else None
 
 

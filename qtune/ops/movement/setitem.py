@@ -29,8 +29,8 @@ from qtune.ops.movement.indexing import (
     plan_index,
     torch_index,
 )
-from qtune.ops.movement.merging import held_constant, merge
-from qtune.ops.movement.moving import int64, no_flops, operand_value
+from qtune.ops.movement.merging import merge
+from qtune.ops.movement.moving import held_constant, int64, no_flops, operand_value
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, OpSpec, Rule, Sample
 

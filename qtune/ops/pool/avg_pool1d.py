@@ -10,9 +10,9 @@ from torch import nn
 
 from qtune.ops.kernel import Attrs, Builder, LowerCall
 from qtune.ops.pool.avg_pool2d import lower_map
-from qtune.ops.pool.limits import avg_pool_march
+from qtune.ops.pool.limits import avg_pool_march, window_flops
 from qtune.ops.pool.spatial import on_maps
-from qtune.ops.pool.windows import single
+from qtune.ops.pool.windows import single, stride_or
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, ModuleTarget, OpSpec, Rule, Sample
 
@@ -27,7 +27,7 @@ def _bind(
 ) -> Bound:
     attrs = {
         "kernel_size": single(kernel_size),
-        "stride": single(kernel_size if stride is None or stride == () else stride),
+        "stride": single(stride_or(kernel_size, stride)),
         "padding": single(padding),
         "ceil_mode": ceil_mode,
         "count_include_pad": count_include_pad,
@@ -58,11 +58,6 @@ def _lower(b: Builder, call: LowerCall) -> Any:
     return on_maps(b, call, 1, lambda value, shape: lower_map(b, value, shape, attrs))
 
 
-def flops(attrs: Attrs, inputs: Any, output: Any) -> int:
-    """One operation for each element of each window."""
-    return int(np.prod(output, dtype=np.int64)) * int(attrs["kernel_size"])
-
-
 def _sample(rng: np.random.Generator) -> Sample:
     kernel = int(rng.integers(1, 5))
     attrs = {
@@ -88,7 +83,7 @@ register(
         float_kernel=torch.avg_pool1d,
         lower=_lower,
         march=avg_pool_march(),
-        flops=flops,
+        flops=window_flops,
         sample=_sample,
         doc="averages over windows of one axis",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ from torch import nn
 
 from qtune.ops.kernel import Attrs, Builder, ConvertContext, FloatNode, HbirKernel, LowerCall
 from qtune.ops.pool.averaging import average, float_kernel_of
-from qtune.ops.pool.limits import avg_pool_march
+from qtune.ops.pool.limits import avg_pool_march, window_flops
 from qtune.ops.pool.spatial import on_maps
-from qtune.ops.pool.windows import Windows, end_pads, pair, strided_windows
+from qtune.ops.pool.windows import Windows, end_pads, pair, stride_or, strided_windows
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, ModuleTarget, OpSpec, Rule, Sample
 
@@ -32,7 +31,7 @@ def bind(
     """The canonical call; sizes become pairs, a missing stride is the kernel size."""
     attrs = {
         "kernel_size": pair(kernel_size),
-        "stride": pair(kernel_size if stride is None or stride == () else stride),
+        "stride": pair(stride_or(kernel_size, stride)),
         "padding": pair(padding),
         "ceil_mode": ceil_mode,
         "count_include_pad": count_include_pad,
@@ -118,11 +117,6 @@ def _convert_average(ctx: ConvertContext, node: FloatNode) -> Any:
     return average(ctx, node, _average_layout)
 
 
-def flops(attrs: Attrs, inputs: Sequence[Any], output: Sequence[int]) -> int:
-    """One addition for each element of each window."""
-    return prod(output) * prod(int(size) for size in attrs["kernel_size"])
-
-
 def _sample(rng: np.random.Generator) -> Sample:
     kernel = tuple(int(v) for v in rng.integers(1, 5, 2))
     attrs = {
@@ -154,7 +148,7 @@ register(
             float_kernel_of("AvgPoolDivisor", _run_divisor, _divisor_layout),
         ),
         march=avg_pool_march(),
-        flops=flops,
+        flops=window_flops,
         sample=_sample,
         doc="averages over windows",
     )

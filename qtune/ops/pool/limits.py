@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
+from qtune.ops.pool.windows import pair
 from qtune.ops.spec import MarchRule
 
 Check = Callable[[Mapping[str, Any], Sequence[Any], tuple[int, ...]], str | None]
@@ -15,7 +17,8 @@ def _within(kernel: int, stride: int, pad: int, size: int | None = None) -> Chec
 
     def check(attrs: Mapping[str, Any], inputs: Sequence[Any], output: Any) -> str | None:
         for key, limit in limits.items():
-            values = attrs[key] if isinstance(attrs[key], tuple) else (attrs[key],)
+            # A size that the model computes is known at export only.
+            values = pair(attrs.get(key, 0))
             if max(values) > limit:
                 return f"{key} {values}; at most {limit}"
         if size is not None and max(inputs[0]) > size:
@@ -41,6 +44,17 @@ def max_pool_march() -> tuple[MarchRule, ...]:
         MarchRule(("bayes",), check=_within(256, 256, 255, 8192)),
         MarchRule(("nash",), check=_within(256, 256, 256)),
     )
+
+
+def window_flops(attrs: Mapping[str, Any], inputs: Sequence[Any], output: Sequence[int]) -> int:
+    """One operation for each element of each window; of the input where windows are computed."""
+    kernel = attrs.get("kernel_size")
+    return prod(inputs[0]) if kernel is None else prod(output) * prod(pair_or_one(kernel))
+
+
+def pair_or_one(kernel: Any) -> tuple[int, ...]:
+    """The sides of a kernel of one or two dimensions."""
+    return tuple(map(int, kernel)) if isinstance(kernel, Sequence) else (int(kernel),)
 
 
 def _plane(attrs: Mapping[str, Any], inputs: Sequence[Any], output: Any) -> str | None:

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from qtune.ops.kernel import Builder, LowerCall
-from qtune.ops.pool.avg_pool1d import as_map, flops
-from qtune.ops.pool.limits import max_pool_march
+from qtune.ops.pool.avg_pool1d import as_map
+from qtune.ops.pool.limits import max_pool_march, window_flops
 from qtune.ops.pool.max_pool2d import lower_map
 from qtune.ops.pool.spatial import on_maps
-from qtune.ops.pool.windows import single
+from qtune.ops.pool.windows import single, stride_or
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, ModuleTarget, OpSpec, Rule, Sample
 
@@ -32,7 +32,7 @@ def _bind(
         raise NotImplementedError("max_pool with return_indices=True has no integer form")
     attrs = {
         "kernel_size": single(kernel_size),
-        "stride": single(kernel_size if stride is None or stride == () else stride),
+        "stride": single(stride_or(kernel_size, stride)),
         "padding": single(padding),
         "dilation": single(dilation),
         "ceil_mode": ceil_mode,
@@ -82,7 +82,7 @@ register(
         float_kernel=F.max_pool1d,
         lower=_lower,
         march=max_pool_march(),
-        flops=flops,
+        flops=window_flops,
         sample=_sample,
         doc="maxima over windows of one axis",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ from qtune.ops.kernel import (
     QValue,
 )
 from qtune.ops.movement.moving import carry, initializer, one_scale
-from qtune.ops.pool.limits import max_pool_march
+from qtune.ops.pool.limits import max_pool_march, window_flops
 from qtune.ops.pool.spatial import on_maps
-from qtune.ops.pool.windows import pair
+from qtune.ops.pool.windows import pair, stride_or
 from qtune.ops.quant.codes import onnx_type
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, ModuleTarget, OpSpec, Rule, Sample
@@ -50,7 +49,7 @@ def bind(
         raise NotImplementedError("max_pool with return_indices=True has no integer form")
     attrs = {
         "kernel_size": pair(kernel_size),
-        "stride": pair(kernel_size if stride is None or stride == () else stride),
+        "stride": pair(stride_or(kernel_size, stride)),
         "padding": pair(padding),
         "dilation": pair(dilation),
         "ceil_mode": ceil_mode,
@@ -137,11 +136,6 @@ def _fast(node: KernelNode) -> FastKernel:
     return lambda x: max_pool2d_held(x, kernel, stride, pads, dilation, ceil_mode)
 
 
-def flops(attrs: Attrs, inputs: Sequence[Any], output: Sequence[int]) -> int:
-    """One comparison for each element of each window."""
-    return prod(output) * prod(int(size) for size in attrs["kernel_size"])
-
-
 def _sample(rng: np.random.Generator) -> Sample:
     kernel = tuple(int(v) for v in rng.integers(1, 4, 2))
     attrs = {
@@ -173,7 +167,7 @@ register(
             HbirKernel("QMaxPool", "qtune", reference=_reference, fast=_fast),
         ),
         march=max_pool_march(),
-        flops=flops,
+        flops=window_flops,
         sample=_sample,
         doc="maxima over windows",
     )

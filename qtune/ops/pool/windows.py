@@ -63,6 +63,12 @@ def single(value: Any) -> Any:
     return value[0] if isinstance(value, Sequence) else value
 
 
+def stride_or(kernel_size: Any, stride: Any) -> Any:
+    """The stride, or the kernel size where none (``None`` or an empty list) is given."""
+    missing = stride is None or (isinstance(stride, Sequence) and not stride)
+    return kernel_size if missing else stride
+
+
 def end_pads(size: Sequence[int], geometry: Mapping[str, Any]) -> tuple[int, int]:
     """End pads that make the windows of ``ceil_mode`` fit without it."""
     result = []

@@ -70,6 +70,7 @@ def test_an_unbatched_map_is_pooled() -> None:
 def test_spellings() -> None:
     y = X[0]
     assert operator_of(lambda: F.max_pool2d(X, 2)) == "max_pool2d"
+    assert operator_of(lambda: F.max_pool2d(X, 2, [])) == "max_pool2d"
     assert operator_of(lambda: F.max_pool2d(X, (2, 3), (1, 1), 1, ceil_mode=True)) == "max_pool2d"
     assert operator_of(lambda: torch.max_pool2d(X, 3, 2)) == "max_pool2d"
     assert operator_of(lambda: F.max_pool1d(y, 2)) == "max_pool1d"

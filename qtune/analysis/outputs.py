@@ -1,0 +1,56 @@
+"""The outputs of two models side by side: names, pairs, and one number per output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from qtune.capture.structure import flatten_named
+from qtune.errors import AnalysisError
+from qtune.profiler.metric import MetricInfo
+
+Scores = dict[str, float | None]
+PostProcess = Callable[[Any], Any]
+
+ALL = "all"
+"""Name of the output of a metric of scope all."""
+
+
+def scores(
+    metric: MetricInfo, baseline: Any, outputs: Any, post_process: PostProcess | None = None
+) -> Scores:
+    """``metric`` per output name; ``all`` for a metric of scope all.
+
+    Integer and bool outputs have no distance and are left out; an empty one gives ``None`` (n/a).
+    ``post_process`` is applied to both sides first.
+    """
+    if post_process is not None:
+        baseline, outputs = post_process(baseline), post_process(outputs)
+    if metric.scope == ALL:
+        return {ALL: metric(baseline, outputs)}
+    return {
+        name: metric(a, b.to(a.device))
+        for name, a, b in pairs(baseline, outputs)
+        if a.is_floating_point()
+    }
+
+
+def pairs(baseline: Any, outputs: Any) -> list[tuple[str, Tensor, Tensor]]:
+    """(name, baseline, other) of all output tensors.
+
+    The names are the baseline's; another container with as many tensors is taken in its order (an
+    HBIR module exported without containers gives a list).
+    """
+    left = [(name, leaf) for name, leaf in flatten_named(baseline) if isinstance(leaf, Tensor)]
+    right = [(name, leaf) for name, leaf in flatten_named(outputs) if isinstance(leaf, Tensor)]
+    by_name = dict(right)
+    if set(by_name) == {name for name, _ in left}:
+        return [(name, leaf, by_name[name]) for name, leaf in left]
+    if len(left) != len(right):
+        raise AnalysisError(
+            f"the two models give different outputs, {[n for n, _ in left]} and "
+            f"{[n for n, _ in right]}; make them equal with post_process"
+        )
+    return [(name, a, b) for (name, a), (_, b) in zip(left, right, strict=True)]

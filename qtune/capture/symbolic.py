@@ -1,0 +1,117 @@
+"""Capture without example inputs: symbolic tracing by torch.fx (PrepareMethod.SYMBOLIC).
+
+No guards and no shapes: control flow on inputs fails in torch.fx, and sizes are proxies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from qtune.capture.graph import GraphModel
+from qtune.capture.guards import CaptureReport, ConstantInfo
+from qtune.capture.interface import signature_of
+from qtune.capture.leaf import is_leaf
+from qtune.capture.restore import restored
+from qtune.capture.source import caller
+from qtune.capture.structure import LEAF, Kind, Spec, flatten
+from qtune.errors import ArgumentError, CaptureError
+
+Leaf = Callable[[nn.Module], bool]
+
+
+def capture_symbolic(model: nn.Module, leaf: Leaf | None = None) -> GraphModel:
+    """Trace ``model`` with torch.fx; every argument of its forward is one input, defaults included.
+
+    ``leaf`` as in :func:`~qtune.capture.recorder.capture`. Nodes have ``scope``, ``source`` and
+    ``kind`` in their meta, but no ``shape`` and ``dtype``. The result shares modules with
+    ``model``, which stays as it was. Raises ``CaptureError`` where torch.fx fails.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"capture: a torch.nn.Module was expected, got {type(model).__name__}")
+    signature = signature_of(model)
+    tracer = _Tracer(leaf or is_leaf)
+    with restored(model):
+        try:
+            graph = tracer.trace(model)
+        except Exception as error:
+            raise CaptureError(
+                f"{type(model).__name__}: torch.fx can't trace it ({type(error).__name__}: "
+                f"{error}). Give example_inputs, so that it is recorded while it runs"
+            ) from error
+        constants = _constants(graph, model)
+    out_spec = _flat_output(graph)
+    report = CaptureReport(
+        constants=tuple(
+            ConstantInfo(name, tuple(value.shape), str(value.dtype), "")
+            for name, value in constants.items()
+        )
+    )
+    traced = GraphModel(model, graph, None, out_spec, signature, report=report)
+    for name, value in constants.items():
+        traced.add_constant(name, value)
+    return traced
+
+
+class _Tracer(fx.Tracer):
+    """torch.fx's tracer with our rule for leaves and our meta data."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__()
+        self._leaf = leaf
+        self._scopes = [""]
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return self._leaf(m)
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        path = self.path_of_module(m)
+        if self._leaf(m):
+            return super().call_module(m, forward, args, kwargs)
+        self._scopes.append(path)
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        finally:
+            self._scopes.pop()
+
+    def create_node(self, kind: str, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(kind, *args, **kwargs)
+        node.meta.update(scope=self._scopes[-1], source=caller(), kind=_kind(node))
+        return node
+
+
+def _kind(node: fx.Node) -> str:
+    fixed = {"placeholder": "input", "get_attr": "attribute", "output": "output"}
+    return fixed.get(node.op, "op")
+
+
+def _constants(graph: fx.Graph, model: nn.Module) -> dict[str, Tensor]:
+    """Constants that torch.fx has put on the model, which is about to be restored."""
+    names = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
+    found = {name: vars(model).get(name) for name in names}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def _flat_output(graph: fx.Graph) -> Spec:
+    """Make the output node a flat tuple of leaves; return their structure."""
+    output = next(node for node in graph.nodes if node.op == "output")
+    leaves, spec = flatten(output.args[0])
+    output.args = (tuple(leaves),)
+    return _with_plain_classes(spec)
+
+
+def _with_plain_classes(spec: Spec) -> Spec:
+    """torch.fx has made immutable lists and dicts of the output's own."""
+    if spec.kind is Kind.LEAF or spec.cls is None:
+        return LEAF if spec.kind is Kind.LEAF else spec
+    plain = {"immutable_list": list, "immutable_dict": dict}.get(spec.cls.__name__, spec.cls)
+    children = tuple(_with_plain_classes(child) for child in spec.children)
+    return Spec(spec.kind, plain, spec.keys, children)

@@ -1,0 +1,44 @@
+"""Bounds on metrics, such as ``min_cosine=0.99``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qtune.profiler.metric import Metric, MetricInfo
+from qtune.testing.arguments import check_limit
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A bound on a metric: ``min_cosine=0.99`` is COSINE >= 0.99."""
+
+    key: str
+    metric: MetricInfo
+    bound: float
+
+    def holds(self, value: float | None) -> bool:
+        """Whether ``value`` is within the bound; NaN never is, n/a (nothing to compare) always."""
+        if value is None:
+            return True
+        return value >= self.bound if self.metric.ascending else value <= self.bound
+
+    def worst(self, values: Sequence[float | None]) -> int:
+        """Index of the worst value."""
+        return max(range(len(values)), key=lambda i: self.metric.badness(values[i]))
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.metric.ascending else '<='} {self.bound:g}"
+
+
+METRICS = {"min_cosine": "COSINE", "min_sqnr_db": "SQNR", "max_atol": "ATOL", "max_l1": "L1"}
+"""Argument of an assertion -> metric it bounds."""
+
+
+def limits_of(check: str, given: Mapping[str, float | None]) -> list[Limit]:
+    """The bounds that were given, by argument; refuses what is no number."""
+    return [
+        Limit(name.partition("_")[2], Metric.get_metric(METRICS[name]), check_limit(check, name, v))
+        for name, v in given.items()
+        if v is not None
+    ]
