@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from qtune.analysis.advice import advise
+from qtune.analysis.advice import advise, non_finite
 from qtune.analysis.observe import Observation, OpRecord
 from qtune.analysis.own_error import OwnError
-from qtune.profiler.metric import MetricInfo
+from qtune.profiler.metric import Metric, MetricInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,13 +59,13 @@ class LayerComparison:
 class Facts:
     """What the caller knows beside the two runs.
 
-    ``float_types``: operator -> type in the float model. ``fixed``: operators with a fixed scale.
-    ``outputs``: operators whose result leaves the model quantized. ``qat_bc``/``int_bc``: own
-    errors in the two HBIR stages.
+    ``owners``: operators whose result has a fake-quantize of its own (others keep their input's
+    scale, and advice on it belongs to the owner); ``None`` if not known. ``fixed``: operators with
+    a fixed scale. ``outputs``: GEMMs whose result leaves the model quantized. ``qat_bc``/``int_bc``:
+    own errors in the two HBIR stages.
     """
 
-    float_types: Mapping[str, str]
-    analysed_types: Mapping[str, str]
+    owners: frozenset[str] | None = None
     fixed: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
     qat_bc: Mapping[str, OwnError] | None = None
@@ -76,7 +75,7 @@ class Facts:
 def compare(
     baseline: Observation, analysed: Observation, metrics: Sequence[MetricInfo], facts: Facts
 ) -> LayerComparison:
-    """Join the two runs on operator names."""
+    """Join the two runs on operator names; results of different shapes are left out."""
     per_tensor = [m for m in metrics if m.scope == "pertensor"]
     order = {name: i for i, name in enumerate(METRIC_ORDER)}
     ordered = sorted(per_tensor, key=lambda m: order.get(m.name, len(order)))
@@ -97,35 +96,41 @@ def _row(
     name = record.name
     row: dict[str, Any] = {
         "mod_name": "" if name.startswith(GENERATED) else name,
-        "base_op_type": facts.float_types.get(name, ""),
-        "analy_op_type": facts.analysed_types.get(name, record.op_type),
+        "base_op_type": base.op_type,
+        "analy_op_type": record.op_type,
         "shape": f"torch.Size({list(record.value.shape)})",
         "dtype": record.dtype,
         "qscale": record.scale,
     }
     row |= {m.name: m(base.value, record.value) for m in metrics}
-    row["max_qscale_diff"] = _steps(base.value, record)
+    row["max_qscale_diff"] = _steps(base, record)
     for what in ("min", "max", "mean"):
         row[f"base_model_{what}"] = _statistic(base.value, what)
         row[f"analy_model_{what}"] = _statistic(record.value, what)
     row["same_in_qatbc_qdiff"] = _own(facts.qat_bc, name)
     row["same_in_intbc_qdiff"] = _own(facts.int_bc, name)
-    is_output = name in facts.outputs
-    row["advice"] = advise(record, base, fixed_scale=name in facts.fixed, is_output=is_output)
+    row["advice"] = _advice(base, record, facts)
     return row
 
 
-def _steps(base: Tensor, record: OpRecord) -> float | None:
-    if record.scale is None or record.value.numel() == 0:
-        return None
-    return float((base.double() - record.value.double()).abs().max() / record.scale)
+def _advice(base: OpRecord, record: OpRecord, facts: Facts) -> str:
+    name = record.name.partition(" (")[0]
+    if facts.owners is not None and name not in facts.owners:
+        return " ".join(non_finite(record, base))
+    fixed, is_output = name in facts.fixed, name in facts.outputs
+    return advise(record, base, fixed_scale=fixed, is_output=is_output)
+
+
+def _steps(base: OpRecord, record: OpRecord) -> float | None:
+    distance = None if record.scale is None else Metric.ATOL(base.value, record.value)
+    return None if distance is None or record.scale is None else distance / record.scale
 
 
 def _statistic(value: Tensor, what: str) -> float | None:
     if value.numel() == 0:
         return None
-    function = {"min": torch.min, "max": torch.max, "mean": torch.mean}[what]
-    return float(function(value.double()))
+    wide = value.double()
+    return float({"min": wide.min, "max": wide.max, "mean": wide.mean}[what]())
 
 
 def _own(errors: Mapping[str, OwnError] | None, name: str) -> float | None:

@@ -3,67 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import Tensor, fx
 
 from qtune.analysis.compare import Facts
-from qtune.analysis.observe import Model, Observation, is_prepared, type_name
+from qtune.analysis.observe import Model, Observation, active_quantizers, operator_of
 from qtune.analysis.own_error import OwnError, own_errors
 from qtune.capture.inputs import Inputs
 from qtune.hbir.feeding import bind_call
 from qtune.hbir.module import HbirModule
+from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
-from qtune.nn.qat.op import iter_ops
+from qtune.nn.qat.op import QATOp
+from qtune.ops.spec import FuseRole, Rule
+from qtune.quantization.operators import has_float_result
+from qtune.quantizers.fake_quantize import FakeQuantize
 
-if TYPE_CHECKING:
-    from qtune.analysis.quant_analysis import QuantAnalysis
+BC_TYPES = ("export", "convert")
 
 
-def facts_of(analysis: QuantAnalysis, inputs: Inputs, baseline: Observation) -> Facts:
-    """Types, fixed scales, quantized outputs, and own errors of an analysis."""
-    models = (analysis.baseline_model, analysis.analysis_model)
-    prepared = [m for m in models if isinstance(m, nn.Module) and is_prepared(m)]
-    float_types = {op.name: op.float_type for model in prepared for op in iter_ops(model)}
-    analysed = {op.name: type_name(op) for model in prepared for op in iter_ops(model)}
-    fixed = frozenset(
-        op.name
-        for model in prepared
-        for op in iter_ops(model)
-        if (fq := op.activation_post_process) is not None and fq.activation_post_process.is_fixed
-    )
-    outputs = frozenset(name for model in prepared[-1:] for name in quantized_outputs(model))
-    errors = _own_errors(analysis.analysis_model, inputs, baseline, analysis.analysis_model_type)
-    stage = getattr(analysis.analysis_model, "stage", "")
+def facts_of(
+    baseline: Model, analysed: Model, analysis_type: str, inputs: Inputs, run: Observation
+) -> Facts:
+    """Owners of scales, fixed scales, quantized outputs, and own errors of an analysis.
+
+    ``run``: what the baseline computed.
+    """
+    prepared = [m for m in (baseline, analysed) if isinstance(m, PreparedModel)]
+    errors = _own_errors(analysed, inputs, run) if analysis_type in BC_TYPES else None
+    stage = analysed.stage if isinstance(analysed, HbirModule) else ""
+    qat_bc, int_bc = (errors if stage == kind else None for kind in ("qat", "quantized"))
+    if not prepared:
+        return Facts(qat_bc=qat_bc, int_bc=int_bc)
+    model = prepared[-1]
+    own = active_quantizers(model)
+    fixed = {name for name, q in own.items() if q.activation_post_process.is_fixed}
     return Facts(
-        float_types,
-        analysed,
-        fixed,
-        outputs,
-        qat_bc=errors if stage == "qat" else None,
-        int_bc=errors if stage == "quantized" else None,
+        frozenset(own),
+        frozenset(fixed),
+        frozenset(quantized_gemm_outputs(model)),
+        qat_bc=qat_bc,
+        int_bc=int_bc,
     )
 
 
-def quantized_outputs(model: nn.Module) -> list[str]:
-    """Operators whose quantized result leaves the model: no high-precision output."""
+def quantized_gemm_outputs(model: PreparedModel) -> list[str]:
+    """Owners of the scale of a GEMM's result that leaves the model without an activation.
+
+    Their output could be high precision. Operators behind the GEMM that keep its scale (an Identity
+    in place of a batch norm, a reshape) don't change that.
+    """
     known = value_quantizers(model)
     found = []
-    for node in model.graph.nodes:  # type: ignore[union-attr]
-        if node.op != "call_module":
-            continue
-        op = model.get_submodule(str(node.target))
-        users = [u for u in node.users if u.op == "call_module"]
-        ends = any(model.get_submodule(str(u.target)).op == "dequant_stub" for u in users)
-        if ends and known.get(node) is not None:
-            found.append(op.name)
+    for node, op in model.operators():
+        is_last = any(user.op == "output" for user in node.users) and has_float_result(node)
+        source = node.args[0] if node.args else None
+        if is_last and op.spec.rule is Rule.NO_SCALE and isinstance(source, fx.Node):
+            quantizer = known.get(source)
+            if quantizer is not None and _comes_from_gemm(model, source):
+                found += [o.name for _, o in model.operators() if _owns(o, quantizer)]
     return found
 
 
+def _comes_from_gemm(model: PreparedModel, value: fx.Node) -> bool:
+    maker = operator_of(model, value)
+    while maker is not None and maker.spec.rule is Rule.INPUT_SCALE:
+        source = value.args[0] if value.args else None
+        if not isinstance(source, fx.Node):
+            return False
+        value, maker = source, operator_of(model, source)
+    return maker is not None and maker.spec.fuse is FuseRole.GEMM
+
+
+def _owns(op: QATOp, quantizer: FakeQuantize) -> bool:
+    return op.activation_post_process is quantizer
+
+
 def _own_errors(
-    module: Model, inputs: Inputs, baseline: Observation, kind: str
+    module: Model, inputs: Inputs, run: Observation
 ) -> Mapping[str, OwnError] | None:
-    if kind not in ("export", "convert") or not isinstance(module, HbirModule):
+    if not isinstance(module, HbirModule):
         return None
     feed: dict[str, Tensor] = bind_call(module[0], inputs.args, dict(inputs.kwargs))
-    return own_errors(baseline, feed, module)
+    return own_errors(run, feed, module)

@@ -38,8 +38,8 @@ class OpRecord:
 
     ``op_type``: its qualified class or function. ``value``: real numbers, a copy. ``scale``:
     ``None`` where the result is no quantized number. ``dtype``: ``qint8``, ``qint16``,
-    ``torch.float32``, ... ``input_shapes`` and ``inputs`` by operand. ``op``: the operator's name in
-    the registry, where known.
+    ``torch.float32``, ... ``input_shapes`` and ``inputs`` by operand. ``op``: the operator's name
+    in the registry, where known.
     """
 
     name: str

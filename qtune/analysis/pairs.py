@@ -4,49 +4,63 @@ from __future__ import annotations
 
 from torch import nn
 
-from qtune.analysis.observe import Model, is_prepared
+from qtune.analysis.observe import Model, is_prepared, require_torch
 from qtune.errors import AnalysisError
 from qtune.hbir.module import HbirModule
+from qtune.nn.prepared import PreparedModel
 from qtune.nn.table import TableOp
+from qtune.ops.spec import Rule
+
+FLOAT, CALIB, PRE_EXPORT = "float", "calib", "pre_export"
+QAT_BC, QUANTIZED_BC = "qat_bc", "quantized_bc"
 
 ALLOWED = {
-    "fake_quant": {("float", "calib"), ("calib", "calib"), ("qat_bc", "quantized_bc")},
-    "pre_export": {("calib", "pre_export")},
-    "export": {("pre_export", "qat_bc"), ("calib", "qat_bc")},
-    "convert": {
-        ("pre_export", "quantized_bc"),
-        ("qat_bc", "quantized_bc"),
-        ("calib", "quantized_bc"),
-    },
+    "fake_quant": {(FLOAT, CALIB), (CALIB, CALIB), (QAT_BC, QUANTIZED_BC)},
+    "pre_export": {(CALIB, PRE_EXPORT)},
+    "export": {(PRE_EXPORT, QAT_BC), (CALIB, QAT_BC)},
+    "convert": {(PRE_EXPORT, QUANTIZED_BC), (CALIB, QUANTIZED_BC), (QAT_BC, QUANTIZED_BC)},
 }
+NOT_DONE = ("quantized",)
 
 
 def kind_of(model: Model) -> str:
     """``float``, ``calib``, ``pre_export``, ``qat_bc`` or ``quantized_bc``."""
     if isinstance(model, HbirModule):
-        return "quantized_bc" if model.stage == "quantized" else "qat_bc"
+        return QUANTIZED_BC if model.stage == "quantized" else QAT_BC
     if not isinstance(model, nn.Module):
         raise AnalysisError(
             f"expected a torch module or an HBIR module but got {type(model).__name__}"
         )
     if not is_prepared(model):
-        return "float"
-    has_tables = any(isinstance(module, TableOp) for module in model.modules())
-    return "pre_export" if has_tables else "calib"
+        return FLOAT
+    prepared = require_torch(model, "QuantAnalysis")
+    has_tables = any(isinstance(op, TableOp) for _, op in prepared.operators())
+    return PRE_EXPORT if has_tables else CALIB
 
 
 def check_pair(baseline: Model, analysed: Model, analysis_type: str) -> tuple[str, str]:
     """The kinds of both models; ``AnalysisError`` if the type does not compare these two."""
+    if analysis_type in NOT_DONE:
+        raise NotImplementedError(f"analysis_model_type {analysis_type!r} is not done yet")
     if analysis_type not in ALLOWED:
         raise AnalysisError(
             f"unknown analysis_model_type {analysis_type!r}; choose one of: {', '.join(ALLOWED)}"
         )
-    pair = (kind_of(baseline), kind_of(analysed))
-    # a model without tables is the same before and after pre_export
-    same = (pair[0].replace("calib", "pre_export"), pair[1].replace("calib", "pre_export"))
-    if pair not in ALLOWED[analysis_type] and same not in ALLOWED[analysis_type]:
-        allowed = ", ".join(f"{a} and {b}" for a, b in sorted(ALLOWED[analysis_type]))
+    allowed = ALLOWED[analysis_type]
+    fits = {(a, b) for a in _could_be(baseline) for b in _could_be(analysed)} & allowed
+    kinds = (kind_of(baseline), kind_of(analysed))
+    if not fits:
+        listed = ", ".join(f"{a} and {b}" for a, b in sorted(allowed))
         raise AnalysisError(
-            f"analysis type {analysis_type!r} compares {allowed}; got {pair[0]} and {pair[1]}"
+            f"analysis type {analysis_type!r} compares {listed}; got {kinds[0]} and {kinds[1]}"
         )
-    return pair
+    return kinds if kinds in fits else sorted(fits)[0]
+
+
+def _could_be(model: Model) -> set[str]:
+    """All kinds: a model without look-up tables is the same before and after pre_export."""
+    kind = kind_of(model)
+    if not isinstance(model, PreparedModel) or kind == PRE_EXPORT:
+        return {kind}
+    has_functions = any(op.spec.rule is Rule.TABLE for _, op in model.operators())
+    return {CALIB} if has_functions else {CALIB, PRE_EXPORT}

@@ -188,7 +188,7 @@ class Walk:
             result.value.shape = value.shape
             self._floats.pop(_op(node), None)
         self._env[value] = result
-        self._makers[value] = _op(node)
+        self._makers[value] = "" if _is_requantized_input(node) else _op(node)
 
     def _own_node(self, result: _Made) -> _Made:
         """The result of an operator that passes its input on gets a node that bears its name."""
@@ -220,6 +220,8 @@ class Walk:
         return found
 
     def _note_inputs(self, node: ir.Node, operands: tuple[Operand | None, ...]) -> None:
+        if _is_requantized_input(node):
+            return
         traffic = self._traffic(node)
         for value, operand in zip(node.inputs, operands, strict=True):
             foreign = value is not None and self._makers.get(value) != _op(node)
@@ -229,6 +231,11 @@ class Walk:
     def _note_output(self, node: ir.Node, result: Operand) -> None:
         if isinstance(result, QValue):
             self._traffic(node).output = result.dtype.name
+
+
+def _is_requantized_input(node: ir.Node) -> bool:
+    """Whether the node brings an input of its operator to another grid, before the operator."""
+    return node.op_type.startswith("FakeQuant") and META_RESULT not in node.metadata_props
 
 
 def _op(node: ir.Node) -> str:

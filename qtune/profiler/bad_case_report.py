@@ -16,12 +16,12 @@ class BadCaseReport:
     """What a search found.
 
     ``output_to_badcase_info``: output name -> metric name -> [(index, value), ...], worst first.
-    ``values``: output name -> metric name -> value of every case in order. ``ascending``: metric
-    name -> whether larger is better.
+    ``values``: output name -> metric name -> value of every case in order, ``None`` where the
+    output was empty. ``ascending``: metric name -> whether larger is better.
     """
 
     output_to_badcase_info: dict[str, dict[str, list[tuple[int, float]]]]
-    values: dict[str, dict[str, list[float]]]
+    values: dict[str, dict[str, list[float | None]]]
     ascending: dict[str, bool]
 
     @property
@@ -32,14 +32,12 @@ class BadCaseReport:
     @property
     def indices(self) -> list[int]:
         """All cases in the report."""
-        return sorted(
-            {
-                index
-                for metrics in self.output_to_badcase_info.values()
-                for cases in metrics.values()
-                for index, _ in cases
-            }
-        )
+        return sorted({index for name in self.output_names for index in self.indices_of(name)})
+
+    def indices_of(self, output: str) -> list[int]:
+        """Cases kept for one output under any metric."""
+        metrics = self.output_to_badcase_info[output].values()
+        return sorted({index for cases in metrics for index, _ in cases})
 
     def worst(self, metric: MetricInfo, output: str | None = None) -> int:
         """Index of the worst case under ``metric``, over all outputs or on one."""
@@ -67,21 +65,26 @@ class BadCaseReport:
         """Mean and worst over all cases and over the kept ones, per output and metric."""
         rows = []
         for output, metrics in self.values.items():
-            for name, values in metrics.items():
+            for name, all_values in metrics.items():
+                values = [value for value in all_values if value is not None]
                 kept = [value for _, value in self.output_to_badcase_info[output][name]]
-                pick = min if self.ascending[name] else max
                 rows.append(
                     {
                         "output": output,
                         "metric": name,
                         "cases": len(values),
                         "mean": _mean(values),
-                        "worst": pick(values, default=None),
+                        "worst": self._worst(name, values),
                         "mean of topk": _mean(kept),
-                        "worst of topk": pick(kept, default=None),
+                        "worst of topk": self._worst(name, kept),
                     }
                 )
         return rows
+
+    def _worst(self, metric: str, values: Sequence[float]) -> float | None:
+        if any(math.isnan(value) for value in values):
+            return math.nan
+        return (min if self.ascending[metric] else max)(values, default=None)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,20 +1,31 @@
-"""``assert_bit_exact``: integer outputs equal a tensor, a hash, or the reference kernels' bits."""
+"""``assert_bit_exact``: outputs equal tensors, a hash, the reference kernels' bits, another's."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from qtune.capture.inputs import as_example_list
 from qtune.errors import ArgumentError
-from qtune.hbir.feeding import bind_call
+from qtune.hbir.feeding import bind_call, outputs_from
 from qtune.hbir.module import HbirModule
+from qtune.hbir.result import OpResult
+from qtune.testing.arguments import check_hbir
+from qtune.testing.origin import origin_of
 from qtune.testing.record import conclude
-from qtune.testing.result import AssertionResult
-from qtune.testing.running import chunks, model_name, outputs_of
+from qtune.testing.result import AssertionResult, LayerResult
+from qtune.testing.running import Chunk, chunks, collect, joined
+
+_CHECK = "assert_bit_exact"
+REFERENCE = "reference"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+Expected = Mapping[str, Tensor]
 
 
 def assert_bit_exact(
@@ -22,30 +33,92 @@ def assert_bit_exact(
 ) -> AssertionResult:
     """Assert that the outputs of an HBIR module have exactly the expected bits.
 
-    ``against``: ``"reference"`` (the NumPy kernels of the same module), a sha256 hex digest as
-    ``output_hash`` gives it, another HBIR module, or the expected tensor(s) (a tensor, or a dict by
-    output name).
+    ``against``: ``"reference"`` (the NumPy kernels of the same module), another HBIR module, a
+    sha256 hex digest as ``output_hash`` gives it, or the expected tensors or arrays (one, a
+    sequence in the order of the outputs, or a dict by output name). For the first two the message
+    names the first operator that differs. ``inputs`` as for ``assert_consistency``.
     """
-    if not isinstance(module, HbirModule):
-        raise ArgumentError(f"assert_bit_exact takes an HBIR module, got {type(module).__name__}")
-    outputs = outputs_of(module, chunks((module,), inputs))
-    if isinstance(against, str) and against != "reference":
-        return _hash(outputs, against, model_name(module, name))
+    check_hbir(_CHECK, "module", module)
+    parts = chunks((module, against) if isinstance(against, HbirModule) else (module,), inputs)
+    run = _Run(module, parts)
+    label = name or ""
+    if isinstance(against, HbirModule):
+        return _compare(run, _Run(against, parts), module, label)
+    if isinstance(against, str) and against == REFERENCE:
+        return _compare(run, _Run(module, parts, REFERENCE), module, label)
     if isinstance(against, str):
-        expected = _reference(module, inputs)
-    elif isinstance(against, HbirModule):
-        expected = outputs_of(against, chunks((against,), inputs))
-    else:
-        expected = {"": against} if isinstance(against, Tensor) else dict(against)
-    return _tensors(outputs, expected, model_name(module, name))
+        return _hash(run.outputs, against, module, label)
+    return _result(run.outputs, _expected(against, run.outputs), (), module, label)
 
 
 def output_hash(module: HbirModule, inputs: Any) -> str:
     """sha256 over names, dtypes, shapes and bytes of all outputs."""
-    return _digest(outputs_of(module, chunks((module,), inputs)))
+    check_hbir("output_hash", "module", module)
+    return _digest(_Run(module, chunks((module,), inputs)).outputs)
 
 
-def _digest(outputs: dict[str, Tensor]) -> str:
+class _Run:
+    """A module run on all chunks: its outputs by name, the result of every operator per chunk."""
+
+    def __init__(self, module: HbirModule, parts: Sequence[Chunk], mode: str = "fast") -> None:
+        self.records: dict[str, list[OpResult]] = {}
+        found: dict[str, list[Tensor]] = {}
+        function = module[0]
+        for part in parts:
+            feed = bind_call(function, part.inputs.args, dict(part.inputs.kwargs))
+            results = function.run(feed, mode, self._note)
+            leaves = [results[item.name] for item in function.outputs]
+            collect(outputs_from(function, leaves), part, found)
+        self.outputs = joined(found)
+
+    def _note(self, name: str, result: OpResult, /) -> None:
+        self.records.setdefault(name, []).append(result)
+
+
+def _compare(run: _Run, other: _Run, module: HbirModule, name: str) -> AssertionResult:
+    layers = [
+        _layer(key, records, other.records[key])
+        for key, records in run.records.items()
+        if key in other.records
+    ]
+    return _result(run.outputs, other.outputs, layers, module, name)
+
+
+def _layer(name: str, found: Sequence[OpResult], wanted: Sequence[OpResult]) -> LayerResult:
+    """One operator: how many of its elements have other bits."""
+    differing = sum(_count(_plain(a), _plain(b)) for a, b in zip(found, wanted, strict=True))
+    total = sum(result.values.numel() for result in found)
+    first = found[0]
+    return LayerResult(
+        name,
+        float(differing),
+        differing == 0,
+        float(differing),
+        tuple(first.values.shape),
+        first.dtype,
+        first.scale,
+        differing / total if total else 0.0,
+    )
+
+
+def _plain(result: OpResult) -> Tensor:
+    return result.values if result.codes is None else result.codes
+
+
+def _count(a: Tensor, b: Tensor) -> int:
+    """Elements of ``a`` with other bits than ``b``; all of them where shape or dtype differ."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return max(a.numel(), b.numel(), 1)
+    return int(_differ(a, b).sum())
+
+
+def _differ(a: Tensor, b: Tensor) -> Tensor:
+    """Where the bits differ: 0.0 and -0.0 do, NaN of the same bits do not."""
+    as_integer = _INTEGERS[a.element_size()]
+    return a.contiguous().view(as_integer) != b.contiguous().view(as_integer)
+
+
+def _digest(outputs: Expected) -> str:
     sha = hashlib.sha256()
     for name, value in sorted(outputs.items()):
         sha.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -53,72 +126,96 @@ def _digest(outputs: dict[str, Tensor]) -> str:
     return sha.hexdigest()
 
 
-def _reference(module: HbirModule, inputs: Any) -> dict[str, Tensor]:
-    from qtune.capture.structure import flatten_named
-    from qtune.hbir.feeding import outputs_from
-
-    function = module[0]
-    found: dict[str, list[Tensor]] = {}
-    for part in chunks((module,), as_example_list(inputs)):
-        feed = bind_call(function, part.inputs.args, dict(part.inputs.kwargs))
-        results = function.run(feed, mode="reference")
-        structured = outputs_from(function, [results[o.name] for o in function.outputs])
-        for name, leaf in flatten_named(structured):
-            found.setdefault(name, []).append(part.trim(leaf))
-    return {name: torch.cat(leaves) for name, leaves in found.items()}
-
-
-def _hash(outputs: dict[str, Tensor], expected: str, model: str) -> AssertionResult:
-    got = _digest(outputs)
+def _hash(outputs: Expected, expected: str, module: HbirModule, name: str) -> AssertionResult:
+    if not _DIGEST.fullmatch(expected):
+        raise ArgumentError(
+            f"{_CHECK}: against must be 'reference', 64 hex digits, a module or tensors but got "
+            f"{expected!r}"
+        )
+    got, origin = _digest(outputs), origin_of(module, name)
     return conclude(
         AssertionResult(
             check="bit_exact",
-            model=model,
+            model=origin.model,
             ok=got == expected,
             where="outputs",
             got=f"sha256 {got[:12]}",
             limit=f"sha256 {expected[:12]}",
             metrics={"equal": float(got == expected)},
             table=f"sha256 {got}\nexpected {expected}",
+            artefact=origin.artefact,
+            provenance=origin.provenance,
         )
     )
 
 
-def _tensors(
-    outputs: dict[str, Tensor], expected: dict[str, Tensor], model: str
+def _expected(against: Any, outputs: Expected) -> dict[str, Tensor]:
+    """The expected tensors by output name."""
+    if isinstance(against, Mapping):
+        named = dict(against)
+    elif isinstance(against, Tensor | np.ndarray):
+        named = dict(zip(outputs, [against], strict=False))
+    elif isinstance(against, list | tuple) and len(against) == len(outputs):
+        named = dict(zip(outputs, against, strict=True))
+    else:
+        raise ArgumentError(
+            f"{_CHECK}: against must be 'reference', a sha256 digest, an HBIR module, or one "
+            f"tensor for each of the outputs {list(outputs)}, but got {type(against).__name__}"
+        )
+    for key, value in named.items():
+        if not isinstance(value, Tensor | np.ndarray):
+            raise ArgumentError(
+                f"{_CHECK}: against[{key!r}] must be a tensor but got {type(value).__name__}"
+            )
+    if set(named) != set(outputs):
+        raise ArgumentError(f"{_CHECK}: outputs are {list(outputs)}, expected {list(named)}")
+    return {key: torch.as_tensor(value) for key, value in named.items()}
+
+
+def _result(
+    outputs: Expected,
+    expected: Expected,
+    layers: Sequence[LayerResult],
+    module: HbirModule,
+    name: str,
 ) -> AssertionResult:
     if set(outputs) != set(expected):
-        raise ArgumentError(
-            f"assert_bit_exact: outputs {sorted(outputs)}, expected {sorted(expected)}"
-        )
-    lines, count, where = [], 0, "outputs"
-    for name, value in outputs.items():
-        wanted = expected[name]
-        if value.shape != wanted.shape or value.dtype != wanted.dtype:
-            count += value.numel()
-            lines.append(
-                f"output {name}: {value.dtype} {tuple(value.shape)}, expected {wanted.dtype} "
-                f"{tuple(wanted.shape)}"
-            )
-            continue
-        differ = (value != wanted) & ~((value != value) & (wanted != wanted))
-        if differ.any():
-            index = tuple(int(i) for i in differ.nonzero()[0])
-            count += int(differ.sum())
-            where = f"output {name}".rstrip()
-            got, want = value[index].item(), wanted[index].item()
-            lines.append(f"{where}: first difference at {index}: {got}, expected {want}")
-    total = sum(value.numel() for value in outputs.values())
+        raise ArgumentError(f"{_CHECK}: outputs are {list(outputs)}, expected {list(expected)}")
+    counts = {key: _count(value, expected[key]) for key, value in outputs.items()}
+    lines = [
+        _difference(f"output {key}".rstrip(), value, expected[key])
+        for key, value in outputs.items()
+        if counts[key]
+    ]
+    first = next((layer.name for layer in layers if not layer.ok), "")
+    bad = next((f"output {key}".rstrip() for key, count in counts.items() if count), "outputs")
+    count, total = sum(counts.values()), sum(value.numel() for value in outputs.values())
+    origin = origin_of(module, name)
     return conclude(
         AssertionResult(
             check="bit_exact",
-            model=model,
+            model=origin.model,
             ok=not count,
-            where=where,
+            where=(first or bad) if count else "outputs",
             got=f"{count} of {total} elements differ",
             limit="0",
             metrics={"differing_elements": count},
             limits={"differing_elements": 0},
+            layers=layers,
+            measured="elements that differ",
             table="\n".join(lines),
+            artefact=origin.artefact,
+            provenance=origin.provenance,
         )
     )
+
+
+def _difference(where: str, value: Tensor, wanted: Tensor) -> str:
+    if value.shape != wanted.shape or value.dtype != wanted.dtype:
+        return (
+            f"{where}: {value.dtype} {tuple(value.shape)}, expected {wanted.dtype} "
+            f"{tuple(wanted.shape)}"
+        )
+    index = tuple(int(i) for i in _differ(value, wanted).nonzero()[0])
+    got, want = value[index].item(), wanted[index].item()
+    return f"{where}: first difference at {index}: {got}, expected {want}"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qtune.analysis.observe import Model, OpRecord
 from qtune.errors import ArgumentError
+from qtune.hbir.module import HbirModule
 from qtune.testing.arguments import check_hbir, check_limit, check_model
 from qtune.testing.codes import code_shares
 from qtune.testing.limits import METRICS, Limit, limits_of
@@ -50,7 +51,12 @@ def assert_consistency(
     may differ from the exported one. Raises ``AssertionError`` with the result as
     ``.qtune_result``, ``ArgumentError`` for models that can't be compared.
     """
-    given = dict(min_cosine=min_cosine, min_sqnr_db=min_sqnr_db, max_atol=max_atol, max_l1=max_l1)
+    given = {
+        "min_cosine": min_cosine,
+        "min_sqnr_db": min_sqnr_db,
+        "max_atol": max_atol,
+        "max_l1": max_l1,
+    }
     limits = limits_of(_CHECK, given)
     if max_qscale_diff is None and not limits:
         raise ArgumentError(
@@ -103,7 +109,7 @@ def _output_pairs(baseline: Model, other: Model, parts: Sequence[Chunk]) -> Iter
 
 def _without_containers(*models: Model) -> bool:
     """Whether a module was exported without the containers of its outputs, so that names differ."""
-    return any(not getattr(m[0], "support_pytree", True) for m in models if not callable(m))
+    return any(isinstance(m, HbirModule) and not m[0].support_pytree for m in models)
 
 
 def _layer_pairs(baseline: Model, other: Model, parts: Sequence[Chunk]) -> Iterator[_Pair]:

@@ -26,6 +26,7 @@ from qtune.capture.inputs import Inputs
 BY_NAME = frozenset({"torch", "qtune", "builtins", "numpy", "math", "operator", "_operator"})
 """Packages whose code is known by its version."""
 
+_SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _TORCH_STATE = frozenset(vars(nn.Module()))
 _REPORTS = frozenset({"_graph", "_program", "report", "resolution", "float_ops", "unfused"})
@@ -100,10 +101,9 @@ class _Hasher:
         return self._sha.hexdigest()
 
     def add(self, value: Any) -> None:
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-            if not isinstance(value, enum.Enum):
-                self._text(type(value).__name__, repr(value))
-                return
+        if isinstance(value, _SCALARS) and not isinstance(value, enum.Enum):
+            self._text(type(value).__name__, repr(value))
+            return
         if id(value) in self._open:
             self._text("cycle", str(len(self._open) - self._open.index(id(value))))
             return

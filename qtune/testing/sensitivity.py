@@ -7,13 +7,18 @@ from typing import Any
 from torch import nn
 
 from qtune.analysis.sensitivity import sensitivity_tables
-from qtune.capture.inputs import as_inputs
+from qtune.capture.inputs import as_example_list
 from qtune.errors import ArgumentError
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat import iter_stubs
 from qtune.profiler.metric import Metric, MetricInfo
+from qtune.testing.arguments import check_limit, check_prepared
+from qtune.testing.limits import Limit
+from qtune.testing.origin import origin_of
 from qtune.testing.record import conclude
 from qtune.testing.result import AssertionResult, LayerResult
-from qtune.testing.running import model_name
 
+_CHECK = "assert_sensitivity_below"
 OWN = "own"
 
 
@@ -31,45 +36,66 @@ def assert_sensitivity_below(
     The baseline is the same model with every fake-quantize off; the score of a port is ``metric``
     with only this port quantized, at its own dtype and scale. For metrics where larger is better
     (COSINE, SQNR) every score must be at least ``limit``. ``output`` restricts to one output name;
-    default is the worst over all outputs.
+    default is the worst over all outputs. ``inputs``: a tensor, a tuple of arguments or
+    ``qtune.Inputs``, or a list of these, of which the worst counts.
     """
+    prepared = check_prepared(_CHECK, model)
     chosen = Metric.get_metric(metric)
-    names = None if output is None else (output,)
-    tables = sensitivity_tables(
-        model, as_inputs(inputs), chosen, "0", output_names=names, variants=(OWN,), silent=True
-    )
-    if not tables:
-        raise ArgumentError("assert_sensitivity_below: the model has no fake-quantize to judge")
-    worst: dict[str, tuple[float | None, str]] = {}
-    for table in tables.values():
-        for row in table.records():
-            key, value = f"{row['op_name']} {row['fake_stub_type']}", row[f"{OWN}_{chosen.name}"]
-            if key not in worst or chosen.badness(value) > chosen.badness(worst[key][0]):
-                worst[key] = (value, row["dtype"])
-    layers = [_layer(key, value, dtype, chosen, limit) for key, (value, dtype) in worst.items()]
+    bound = Limit(chosen.name, chosen, check_limit(_CHECK, "limit", limit))
+    worst = _worst_scores(prepared, inputs, chosen, output)
+    if not worst:
+        raise ArgumentError(f"{_CHECK}: the model has no fake-quantize to judge")
+    scales = _scales(prepared)
+    layers = [_layer(port, bound, *found, scales.get(port)) for port, found in worst.items()]
     top = max(layers, key=lambda layer: layer.badness)
-    sign = ">=" if chosen.ascending else "<="
+    origin = origin_of(model, name)
     return conclude(
         AssertionResult(
             check="sensitivity_below",
-            model=model_name(model, name),
+            model=origin.model,
             ok=all(layer.ok for layer in layers),
             where=top.name,
             got=f"{chosen.name} {top.value:.5g}" if top.value is not None else "n/a",
-            limit=f"{sign} {limit:g}",
+            limit=str(bound),
             metrics={f"sensitivity_{chosen.name.lower()}": top.value},
-            limits={chosen.name: limit},
+            limits={chosen.name: bound.bound},
             layers=layers,
             measured=f"{chosen.name} with only this port quantized",
             advice="" if top.ok else f"Raise {top.name} to qint16, or narrow its range.",
+            artefact=origin.artefact,
+            provenance=origin.provenance,
         )
     )
 
 
+def _worst_scores(
+    model: PreparedModel, inputs: Any, metric: MetricInfo, output: str | None
+) -> dict[str, tuple[float | None, str]]:
+    """Worst score and dtype by port, over all items and outputs."""
+    names = None if output is None else (output,)
+    worst: dict[str, tuple[float | None, str]] = {}
+    for index, item in enumerate(as_example_list(inputs)):
+        tables = sensitivity_tables(
+            model, item, metric, str(index), output_names=names, variants=(OWN,)
+        )
+        for row in (row for table in tables.values() for row in table.records()):
+            key, value = f"{row['op_name']} {row['fake_stub_type']}", row[f"{OWN}_{metric.name}"]
+            if key not in worst or metric.badness(value) > metric.badness(worst[key][0]):
+                worst[key] = (value, row["dtype"])
+    return worst
+
+
+def _scales(model: PreparedModel) -> dict[str, float]:
+    """The scale of every port that has one for the whole tensor."""
+    return {
+        f"{op} {kind}": float(quantizer.scale)
+        for op, kind, quantizer in iter_stubs(model)
+        if quantizer.scale.numel() == 1
+    }
+
+
 def _layer(
-    key: str, value: float | None, dtype: str, metric: MetricInfo, limit: float
+    port: str, limit: Limit, value: float | None, dtype: str, scale: float | None
 ) -> LayerResult:
-    if value is None:
-        return LayerResult(key, None, True, metric.badness(None), dtype=dtype)
-    ok = value >= limit if metric.ascending else value <= limit
-    return LayerResult(key, value, ok, metric.badness(value), dtype=dtype)
+    badness = limit.metric.badness(value)
+    return LayerResult(port, value, limit.holds(value), badness, dtype=dtype, scale=scale)

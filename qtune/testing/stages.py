@@ -50,8 +50,8 @@ class Stages:
     ``factory``: the float module (it is copied), or a callable that makes it. ``calibration``: an
     iterable of inputs, or a callable that gives one; each item is a tensor (one argument), a tuple
     (positional arguments) or ``qtune.Inputs``. Both callables run with the random generators of
-    Python, NumPy and torch seeded to 0, so that all processes make the same model. ``qconfig_setter``
-    and ``method`` as for ``prepare``. ``example_inputs`` defaults to the first calibration item.
+    Python, NumPy and torch seeded to 0, so that all processes make the same model.
+    ``qconfig_setter`` and ``method`` as for ``prepare``. ``example_inputs`` defaults to the first calibration item.
     ``store`` keeps what was built. ``name`` is the model's name in reports.
 
     What is built is filed under the content of model, configuration, data and versions (``key``),
@@ -158,7 +158,9 @@ class Stages:
     @cached_property
     def calib(self) -> nn.Module:
         """The calibrated model, in eval mode and VALIDATION state."""
-        state = self.store.get(self.key, "calib.pt", self._calibrated_state, torch.save, _load_state)
+        state = self.store.get(
+            self.key, "calib.pt", self._calibrated_state, torch.save, _load_state
+        )
         model = self._prepared[0]
         model.load_state_dict(state)
         set_fake_quantize(model.eval(), FakeQuantState.VALIDATION)

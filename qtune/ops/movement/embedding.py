@@ -28,8 +28,16 @@ def _bind(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Bound:
-    _refuse(max_norm, sparse)
-    attrs = {"padding_idx": padding_idx, "scale_grad_by_freq": scale_grad_by_freq}
+    if max_norm is not None:
+        raise NotImplementedError(
+            f"embedding with max_norm={max_norm}, which rescales rows of the weight in every call; "
+            "rescale the weight once and pass max_norm=None"
+        )
+    attrs = {
+        "padding_idx": padding_idx,
+        "scale_grad_by_freq": scale_grad_by_freq,
+        "sparse": sparse,
+    }
     return Bound((weight, input), attrs)
 
 
@@ -56,31 +64,21 @@ def _bind_module(module: nn.Embedding, input: Any) -> Bound:
     )
 
 
-def _refuse(max_norm: Any, sparse: bool) -> None:
-    if max_norm is not None:
-        raise NotImplementedError(
-            f"embedding with max_norm={max_norm}, which rescales rows of the weight in every call; "
-            "rescale the weight once and pass max_norm=None"
-        )
-    if sparse:
-        raise NotImplementedError(
-            "embedding with sparse=True, whose gradient can't pass a fake-quantize; pass "
-            "sparse=False"
-        )
-
-
 def float_kernel(
     table: torch.Tensor,
     index: torch.Tensor,
     *,
     padding_idx: int | None = None,
     scale_grad_by_freq: bool = False,
+    sparse: bool = False,
 ) -> torch.Tensor:
     """``table[index]``: [rows, width] and int64 or int32 of any shape give [*index, width].
 
     The attributes change the gradient only.
     """
-    return F.embedding(index, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq)
+    return F.embedding(
+        index, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse
+    )
 
 
 def _lower(b: Builder, call: LowerCall) -> Any:
