@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_qtune import options
+from pytest_qtune import cache, options
 
 if TYPE_CHECKING:
     from qtune.testing.stages import Stages
@@ -28,37 +26,28 @@ def qtune_stages(
     defaults to the marker's, then ``--qtune-march``, then the ini key, then ``set_march``.
     Artefacts are kept under their content's hash, shared by workers and by later runs.
     """
-    store = _artefacts(pytestconfig, tmp_path_factory)
 
     def build(factory: Any, calibration: Any, *, march: str | None = None, **rest: Any) -> Stages:
-        import torch
-
-        from qtune.march import get_march
         from qtune.testing.stages import Stages
-        from qtune.testing.store import DirectoryStore
 
-        torch.set_num_threads(options.threads(pytestconfig))
-        marked = pytestconfig.stash.get(MARKED_MARCH, None)
-        chosen = march or marked or options.get(pytestconfig, "march") or get_march()
-        rest.setdefault("store", DirectoryStore(store))
-        return Stages(factory, calibration, march=chosen, **rest)
+        options.set_threads(pytestconfig)
+        rest.setdefault("store", cache.store(pytestconfig, tmp_path_factory))
+        return Stages(factory, calibration, march=march or _march(pytestconfig), **rest)
 
     return build
 
 
-def _artefacts(config: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the cache; beside the controller's temporary files where caching is off."""
-    cache = getattr(config, "cache", None)
-    if cache is not None:
-        return Path(cache.mkdir("qtune"))
-    base = tmp_path_factory.getbasetemp()
-    if hasattr(config, "workerinput"):
-        base = base.parent  # a worker's own folder lies inside the controller's
-    return base / "qtune-artefacts"
+def _march(config: pytest.Config) -> str:
+    from qtune.errors import MarchError
+    from qtune.march import get_march
 
-
-def clear(config: pytest.Config) -> None:
-    """Forget every cached artefact (``--qtune-cache-clear``; on the controller, before workers)."""
-    cache = getattr(config, "cache", None)
-    if cache is not None:
-        shutil.rmtree(cache.mkdir("qtune"))
+    marked = config.stash.get(MARKED_MARCH, None) or options.get(config, "march")
+    if marked:
+        return str(marked)
+    try:
+        return str(get_march())
+    except MarchError:
+        raise MarchError(
+            "qtune_stages: no march is set: pass march='nash-e' (or another) to it, give "
+            "--qtune-march, or set qtune_march in the ini file"
+        ) from None

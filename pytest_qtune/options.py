@@ -11,6 +11,15 @@ from typing import Any
 
 import pytest
 
+KINDS = {
+    "text": "text",
+    "path": "a path",
+    "switch": "no value",
+    "march": "a march, such as nash-e",
+    "number": "auto or a whole number from 1",
+}
+"""What an option takes."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -20,7 +29,7 @@ class Option:
     help: str
     default: Any = None
     legal: tuple[str, ...] = ()
-    kind: str = "text"  # text, path, switch, number, march
+    kind: str = "text"
     flag: bool = True
     ini: bool = True
 
@@ -33,6 +42,17 @@ class Option:
     def ini_name(self) -> str:
         """``qtune_<name>``."""
         return "qtune_" + self.name
+
+    @property
+    def legal_text(self) -> str:
+        """The legal values, in words."""
+        return ", ".join(self.legal) or KINDS[self.kind]
+
+    def given(self, config: pytest.Config) -> Any:
+        """The value on the command line, ``None`` if there is none."""
+        if not self.flag:
+            return None
+        return config.getoption(self.flag_name.lstrip("-").replace("-", "_"), None)
 
 
 OPTIONS = (
@@ -69,10 +89,9 @@ def add_options(parser: pytest.Parser) -> None:
 def get(config: pytest.Config, name: str) -> Any:
     """The value of an option: command line, else ini, else default; checked."""
     option = next(o for o in OPTIONS if o.name == name)
-    if option.flag:
-        value = config.getoption(option.flag_name.lstrip("-").replace("-", "_"), None)
-        if value is not None:
-            return check(option, value, f"command line option {option.flag_name}")
+    value = option.given(config)
+    if value is not None:
+        return check(option, value, f"command line option {option.flag_name}")
     if option.ini:
         value = config.getini(option.ini_name)
         if value not in (None, "", []):
@@ -89,10 +108,8 @@ def check(option: Option, value: Any, source: str) -> Any:
     if option.kind == "march":
         return _march(value, source)
     if option.kind == "number" and value != "auto":
-        if not str(value).isdigit() or int(value) < 1:
-            raise pytest.UsageError(
-                f"{source}: {value!r} is not legal; give auto or a whole number from 1"
-            )
+        if not str(value).isdecimal() or int(value) < 1:
+            raise pytest.UsageError(f"{source}: {value!r} is not legal; give {option.legal_text}")
         return int(value)
     return value
 
@@ -113,15 +130,34 @@ def check_all(config: pytest.Config) -> None:
         get(config, option.name)
 
 
+def runs_tests(config: pytest.Config) -> bool:
+    """Whether tests run in this process: a worker, or a run without workers."""
+    return hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
+
+
 def threads(config: pytest.Config) -> int:
-    """Torch threads for this process: the option, or the cores divided by the workers."""
+    """Torch threads for a process with tests: the option, or the cores divided by the workers."""
     value = get(config, "threads")
     if value != "auto":
         return int(value)
     worker = getattr(config, "workerinput", None)
-    workers = int(worker.get("workercount", 1)) if worker else 1
+    if worker is not None:
+        workers = int(worker.get("workercount", 1))
+    else:
+        workers = 1 if runs_tests(config) else len(config.getoption("tx", None) or [1])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, (cores or 1) // workers)
+
+
+def set_threads(config: pytest.Config) -> int:
+    """Let torch use the threads of this process; ``auto`` never raises what torch has."""
+    import torch
+
+    count = threads(config)
+    if get(config, "threads") == "auto":
+        count = min(count, torch.get_num_threads())
+    torch.set_num_threads(count)
+    return count
 
 
 def check_marker(item: pytest.Item, marker: pytest.Mark) -> None:

@@ -20,13 +20,15 @@ def to_plain(value: Any, where: str = "value") -> Plain:
     >>> to_plain({"a": (1, {2})})
     {'a': [1, [2]]}
     """
-    if value is None or type(value) in (bool, int, float, str):
+    if value is None or type(value) in (bool, int, float):
         plain: Plain = value
         return plain
+    if type(value) is str:
+        return plain_text(value)
     if isinstance(value, enum.Enum):
         return to_plain(value.value if isinstance(value.value, str | int | float) else value.name)
     if isinstance(value, os.PathLike):
-        return str(os.fspath(value))
+        return plain_text(os.fsdecode(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: to_plain(getattr(value, field.name), f"{where}.{field.name}")
@@ -37,14 +39,15 @@ def to_plain(value: Any, where: str = "value") -> Plain:
 
 def _containers(value: Any, where: str) -> Plain:
     if hasattr(value, "items"):
-        return {str(k): to_plain(v, f"{where}[{k!r}]") for k, v in value.items()}
+        return {plain_text(str(k)): to_plain(v, f"{where}[{k!r}]") for k, v in value.items()}
     if isinstance(value, set | frozenset):
         return [to_plain(v, where) for v in sorted(value, key=repr)]
     if isinstance(value, list | tuple):
         return [to_plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
     if isinstance(value, int | float | str):  # subclasses: numpy.float64, str enums
-        base = int if isinstance(value, int) else float if isinstance(value, float) else str
-        return base(value)
+        if isinstance(value, str):
+            return plain_text(str(value))
+        return int(value) if isinstance(value, int) else float(value)
     size = getattr(value, "numel", None) or getattr(value, "size", None)
     count = size() if callable(size) else size
     if count == 1 and callable(getattr(value, "item", None)):  # NumPy and torch scalars
@@ -54,6 +57,11 @@ def _containers(value: Any, where: str) -> Plain:
         "sent to the controller or written to a report; pass a number, a string, or a container "
         "of these"
     )
+
+
+def plain_text(text: str) -> str:
+    """``text`` without lone surrogates (undecodable bytes of a path), which no file can hold."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def json_ready(value: Plain) -> Plain:

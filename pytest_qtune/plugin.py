@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
-from pytest_qtune import options
-from pytest_qtune.fixtures import MARKED_MARCH, clear, qtune_stages
+from pytest_qtune import cache, options, rerun
+from pytest_qtune.fixtures import MARKED_MARCH, qtune_stages
 from pytest_qtune.plain import to_plain
 from pytest_qtune.session import QtuneSession
+from pytest_qtune.worker import QtuneWorker
 
 __all__ = ["qtune_stages"]
 
 RESULTS = pytest.StashKey[list[Any]]()
 MARKER = "qtune(march=...): settings of qtune for this test; they beat flags and ini"
 SLOW_MARKER = "qtune_slow: a quantization test that takes long; deselect with -m 'not qtune_slow'"
+_OPENMP = "OMP_NUM_THREADS"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,13 +36,34 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     config.addinivalue_line("markers", SLOW_MARKER)
     options.check_all(config)
-    if config.getoption("qtune") and "torch" not in sys.modules:
-        # read by torch's thread pool at its import; it can't be made smaller later
-        os.environ.setdefault("OMP_NUM_THREADS", str(options.threads(config)))
-    if not hasattr(config, "workerinput"):
-        if options.get(config, "cache_clear"):
-            clear(config)
-        config.pluginmanager.register(QtuneSession(config), "qtune-session")
+    _limit_threads(config)
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(QtuneWorker(config), "qtune-worker")
+        return
+    if options.get(config, "cache_clear"):
+        cache.clear(config)
+    config.pluginmanager.register(QtuneSession(config), "qtune-session")
+
+
+def _limit_threads(config: pytest.Config) -> None:
+    """Size the thread pool that torch makes at its import; it can't be made smaller later."""
+    wanted = config.getoption("qtune") and options.runs_tests(config)
+    if wanted and "torch" not in sys.modules and _OPENMP not in os.environ:
+        config.add_cleanup(_set_variable(_OPENMP, str(options.threads(config))))
+
+
+def _set_variable(name: str, value: str) -> Callable[[], None]:
+    """Set an environment variable; return what restores it."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+
+    def restore() -> None:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+    return restore
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,7 +75,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Set the march of a marked test for its fixtures and its body."""
+    """Set a marked test's march for its fixtures and its body; keep the command to repeat it."""
+    restore = _set_variable(rerun.VARIABLE, rerun.command(item))
+    try:
+        return (yield from _marked(item))
+    finally:
+        restore()
+
+
+def _marked(item: pytest.Item) -> Generator[None, Any, Any]:
     marker = next((m for m in item.iter_markers("qtune") if "march" in m.kwargs), None)
     if marker is None:
         return (yield)
@@ -94,6 +125,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         _collect(item)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Collect after the fixtures' ends."""
+    try:
+        return (yield)
+    finally:
+        _collect(item)
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """Move what was collected onto the report and its JUnit properties."""
@@ -104,6 +144,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
         results.clear()
         if options.get(item.config, "junit") == "testcase":
             item.user_properties += junit_properties(report.qtune)
+    elif report.failed and qtune_stages.__name__ in getattr(item, "fixturenames", ()):
+        report.qtune = []  # it failed before it could assert: the report names it
     return report
 
 

@@ -60,5 +60,8 @@ def _pytest_flags(config: pytest.Config) -> Iterator[str]:
         yield f"--rootdir={option.rootdir}"
     for setting in option.override_ini or ():
         yield f"--override-ini={setting}"
+    if option.importmode != "prepend":
+        yield f"--import-mode={option.importmode}"
     for plugin in option.plugins or ():
-        yield from ("-p", plugin)
+        if plugin != "no:terminal":  # xdist's own, in its workers
+            yield from ("-p", plugin)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_qtune import options, terminal
-from pytest_qtune.plain import json_ready
+from pytest_qtune import cache, options, summary, terminal
+from pytest_qtune.plain import json_ready, plain_text
+from pytest_qtune.worker import OUTPUT
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -24,6 +26,7 @@ class QtuneSession:
         self.active = bool(config.getoption("qtune"))
         self.tests: list[dict[str, Any]] = []
         self.crashed: list[str] = []
+        self.artefacts: dict[str, int] = {}
 
     def pytest_report_header(self) -> str | None:
         """One line about march and threads, with ``--qtune`` only."""
@@ -35,29 +38,37 @@ class QtuneSession:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect what a test left on its report."""
         results = getattr(report, "qtune", None)
-        if results:
-            entry = {"nodeid": report.nodeid, "outcome": report.outcome, "results": results}
-            if hasattr(report, "wasxfail"):
-                entry["outcome"] = "xfailed" if report.skipped else "xpassed"
-            self.tests.append(entry)
+        if results is None:
+            return
+        entry = {
+            "nodeid": report.nodeid,
+            "when": report.when,
+            "outcome": report.outcome,
+            "error": _error(report),
+            "results": results,
+        }
+        if hasattr(report, "wasxfail"):
+            entry["outcome"] = "xfailed" if report.skipped else "xpassed"
+        self.tests.append(entry)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """List a crashed worker; the rest of the run still counts."""
+        """Add up the cache counts; list a crashed worker, the rest of the run still counts."""
+        cache.add(self.artefacts, getattr(node, "workeroutput", {}).get(OUTPUT, {}))
         if error:
             self.crashed.append(f"{node.gateway.id}: {error}")
 
     @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
     def pytest_sessionfinish(self) -> None:
         """Write the JSON and the page, and the suite's JUnit properties."""
-        if options.get(self.config, "junit") == "suite":
-            self._junit_suite()
-        json_path, html_path = (options.get(self.config, name) for name in ("json", "html"))
-        data = self.plain_data() if json_path or html_path else None
-        if data is None:
+        cache.add(self.artefacts, cache.counts(self.config))
+        self._junit_suite()
+        json_path, html_path = (self._path(name) for name in ("json", "html"))
+        if not (json_path or html_path):
             return
         from qtune.report.files import write_text
 
+        data = self.plain_data()
         if json_path:
             write_text(json_path, json.dumps(data, indent=1, sort_keys=True, allow_nan=False))
         if html_path:
@@ -70,7 +81,7 @@ class QtuneSession:
         if self.active and (self.tests or self.crashed):
             terminal.write(terminalreporter, self.data())
         for name in ("html", "json"):
-            path = options.get(self.config, name)
+            path = self._path(name)
             if path:
                 terminalreporter.write_line(f"qtune: {name} report written to {path}")
 
@@ -79,7 +90,9 @@ class QtuneSession:
         return {
             "schema": SCHEMA,
             "tests": sorted(self.tests, key=lambda t: str(t["nodeid"])),
+            "totals": summary.totals(self.tests),
             "crashed_workers": self.crashed,
+            "artefacts": self.artefacts,
             "settings": {
                 "march": options.get(self.config, "march"),
                 "threads": options.threads(self.config),
@@ -91,15 +104,30 @@ class QtuneSession:
         ready = json_ready(self.data())
         return ready if isinstance(ready, dict) else {}
 
+    def _path(self, name: str) -> Path | None:
+        """Where a report goes; relative to where pytest was called, wherever tests went since."""
+        path = options.get(self.config, name)
+        return self.config.invocation_params.dir / path if path else None
+
     def _junit_suite(self) -> None:
+        """Run data on the suite with ``--qtune``; every metric with ``qtune_junit = suite``."""
         from _pytest.junitxml import xml_key
 
         xml = self.config.stash.get(xml_key, None)
-        if xml is None:
+        mode = options.get(self.config, "junit")
+        if xml is None or mode == "none":
             return
-        for test in self.tests:
-            for result in test["results"]:
-                for key, value in result["metrics"].items():
-                    xml.add_global_property(
-                        f"qtune.{result['model']}.{result['check']}.{key}", value
-                    )
+        if self.active:
+            facts = {**summary.totals(self.tests), **self.data()["settings"]}
+            for name, value in facts.items():
+                xml.add_global_property(f"qtune.{name}", value)
+        for _, result in summary.pairs(self.tests if mode == "suite" else ()):
+            for key, value in result["metrics"].items():
+                xml.add_global_property(f"qtune.{result['model']}.{result['check']}.{key}", value)
+
+
+def _error(report: pytest.TestReport) -> str:
+    """The first line of what a test failed with."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = str(getattr(crash, "message", "") or "").splitlines()
+    return plain_text(lines[0]) if report.failed and lines else ""

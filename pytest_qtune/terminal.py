@@ -2,50 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from pytest_qtune import summary
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 HEAD = ("", "check", "where", "got", "limit", "test")
-
-
-def by_model(
-    tests: Iterable[dict[str, Any]],
-) -> dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]:
-    """(test, result) pairs per model, in the order of the names."""
-    models: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
-    for test in tests:
-        for result in test["results"]:
-            models.setdefault(result["model"], []).append((test, result))
-    return dict(sorted(models.items()))
+_ORDER = {"FAIL": 0, "caught": 1, "ok": 2}
 
 
 def write(terminal: TerminalReporter, data: dict[str, Any]) -> None:
     """Write the tables, or one line under ``-q``."""
-    models = by_model(data["tests"])
-    checks = [result for pairs in models.values() for _, result in pairs]
-    failed = sum(not result["ok"] for result in checks)
-    line = f"qtune: {len(checks)} checks on {len(models)} model(s), {failed} failed"
+    line = summary.line(summary.totals(data["tests"]))
     if terminal.config.getoption("verbose") < 0:
         terminal.write_line(line)
         return
     terminal.section("qtune", "-")
-    for model, pairs in models.items():
+    for model, rows in sorted(_tables(data["tests"]).items()):
         terminal.write_line(f"{model}:")
-        rows = [_row(test, result) for test, result in sorted(pairs, key=lambda p: p[1]["ok"])]
-        for text in align([HEAD, *rows]):
-            terminal.write_line("  " + text)
+        rows.sort(key=lambda row: _ORDER[row[0]])
+        for row, text in zip([HEAD, *rows], align([HEAD, *rows]), strict=True):
+            terminal.write_line("  " + text, red=row[0] == "FAIL")
+    for test in data["tests"]:
+        if not test["results"]:
+            terminal.write_line(
+                f"failed without a check: {test['nodeid']}: {test['error']}", red=True
+            )
     for crash in data["crashed_workers"]:
         terminal.write_line(f"crashed worker {crash}", red=True)
+    cache = data["artefacts"]
+    if cache:
+        terminal.write_line(f"artefacts: {cache['built']} built, {cache['read']} read from cache")
     terminal.write_line(line)
 
 
-def _row(test: dict[str, Any], result: dict[str, Any]) -> tuple[str, ...]:
-    mark = "ok" if result["ok"] else "FAIL"
-    name = str(test["nodeid"]).rsplit("::", 1)[-1]
-    return mark, result["check"], result["where"], result["got"], result["limit"], name
+def _tables(tests: list[dict[str, Any]]) -> dict[str, list[tuple[str, ...]]]:
+    """Rows by model."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for test, result in summary.pairs(tests):
+        name = str(test["nodeid"]).rsplit("::", 1)[-1]
+        cells = (result["check"], result["where"], result["got"], result["limit"], name)
+        found.setdefault(result["model"], []).append((summary.mark(test, result), *cells))
+    return found
 
 
 def align(rows: list[tuple[str, ...]]) -> list[str]:

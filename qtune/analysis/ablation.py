@@ -16,11 +16,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from qtune.analysis.observe import type_name
+from qtune.analysis.op_types import is_one_of
 from qtune.arith_fast.fake_quantize import clip_only, fake_quantize, round_only
 from qtune.dtype import qint8, qint16
 from qtune.nn.qat.op import QATOp, iter_ops, iter_stubs
 from qtune.nn.table import TableOp
-from qtune.ops.registry import find_function, find_module
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
 
@@ -53,25 +53,8 @@ def ports(
     if prefixes is not None:
         found = [p for p in found if p.op.name.startswith(tuple(prefixes))]
     if types is not None:
-        found = [p for p in found if is_of_type(p.op, types)]
+        found = [p for p in found if is_one_of(types, p.op.op, p.op.float_type, type_name(p.op))]
     return found
-
-
-def is_of_type(op: QATOp, types: Sequence[Any]) -> bool:
-    """Whether one of ``types`` names the operator.
-
-    A type may be the float class or function (of the model, or torch's for the same operator), or
-    the class in ``qtune.nn.qat``.
-    """
-    for wanted in types:
-        full = f"{wanted.__module__}.{getattr(wanted, '__qualname__', wanted.__name__)}"
-        if full in (op.float_type, type_name(op)):
-            return True
-        is_class = isinstance(wanted, type)
-        found = find_module(wanted) if is_class else find_function(wanted)
-        if found is not None and found[0] is op.spec:
-            return True
-    return False
 
 
 def variant(port: Port, name: str) -> Transform:

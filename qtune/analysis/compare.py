@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qtune.analysis.advice import advise, non_finite
 from qtune.analysis.observe import Observation, OpRecord
+from qtune.analysis.op_types import is_one_of
 from qtune.analysis.own_error import OwnError
 from qtune.profiler.metric import Metric, MetricInfo
 
@@ -43,6 +44,14 @@ class LayerComparison:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def only(self, wanted: Set[str] | None) -> LayerComparison:
+        """The rows of the ``wanted`` operators; all of them for ``None``."""
+        if wanted is None:
+            return self
+        kept = [i for i, name in enumerate(self.names) if name in wanted]
+        rows = tuple(self.rows[i] for i in kept)
+        return LayerComparison(self.columns, rows, tuple(self.names[i] for i in kept))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain containers."""
@@ -88,6 +97,20 @@ def compare(
         names.append(name)
     columns = (*HEAD, *(m.name for m in ordered), *TAIL)
     return LayerComparison(columns, tuple(rows), tuple(names))
+
+
+def selected(
+    run: Observation, prefixes: Sequence[str] | None, types: Sequence[Any] | None
+) -> set[str] | None:
+    """Operators of ``run`` by name prefix and type (both, if both are given); ``None`` for all."""
+    if prefixes is None and types is None:
+        return None
+    return {
+        name
+        for name, record in run.records.items()
+        if (prefixes is None or name.startswith(tuple(prefixes)))
+        and (types is None or is_one_of(types, record.op, record.op_type))
+    }
 
 
 def _row(

@@ -79,9 +79,7 @@ def _owns(op: QATOp, quantizer: FakeQuantize) -> bool:
     return op.activation_post_process is quantizer
 
 
-def _own_errors(
-    module: Model, inputs: Inputs, run: Observation
-) -> Mapping[str, OwnError] | None:
+def _own_errors(module: Model, inputs: Inputs, run: Observation) -> Mapping[str, OwnError] | None:
     if not isinstance(module, HbirModule):
         return None
     feed: dict[str, Tensor] = bind_call(module[0], inputs.args, dict(inputs.kwargs))

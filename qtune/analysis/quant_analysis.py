@@ -5,41 +5,54 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
-from qtune.analysis import badcase, pages
-from qtune.analysis.compare import Facts, LayerComparison, compare
+from qtune.analysis import files
+from qtune.analysis.badcase import BadCaseSearch
+from qtune.analysis.cases import BadCases, CaseStore
+from qtune.analysis.compare import LayerComparison, compare, selected
+from qtune.analysis.deprecated import accept_old
 from qtune.analysis.facts import facts_of
+from qtune.analysis.float_reference import moved_weights, observe_float
 from qtune.analysis.observe import Model, Observation, observe, require_torch, run_model
 from qtune.analysis.op_info import save_op_infos
-from qtune.analysis.pairs import check_pair
-from qtune.analysis.sensitivity import sensitivity_tables
-from qtune.analysis.summary import summarize
+from qtune.analysis.outputs import PostProcess, scores
+from qtune.analysis.pairs import FLOAT, check_pair
+from qtune.analysis.sensitivity import Row, sensitivity_lists, sensitivity_tables
 from qtune.analysis.tune import TuneGoal, tune
+from qtune.analysis.undisturbed import refuse_observing, same_randomness, undisturbed
 from qtune.capture.inputs import Inputs, as_inputs
+from qtune.capture.structure import flatten, unflatten
 from qtune.errors import AnalysisError
+from qtune.nn.prepared import PreparedModel
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.profiler.sensitivity_table import SensitivityTable
-from qtune.report.files import write_text, write_with
-from qtune.report.table import text_table
 
 _log = logging.getLogger("qtune.analysis")
 DEFAULT_METRICS = ("L1", "COSINE", "ATOL")
+DEFAULT_METRIC = "ATOL"
 DEFAULT_DIR = "./horizon_quant_analysis"
+FAKE_QUANT = "fake_quant"
+ABLATION = "ablation"
 
 
 class QuantAnalysis:
     """Compare two models of one net, find the worst input, and the operator to blame.
 
     ``analysis_model_type``: ``fake_quant``, ``pre_export``, ``export`` or ``convert``.
-    ``device_ids``: one GPU; without a GPU the CPU is used. ``metric_list`` defaults to L1, COSINE
-    and ATOL. Files go to ``out_dir`` (default ``./horizon_quant_analysis``). Source: the tuning
-    tool document, "QuantAnalysis".
+    ``device_ids``: one GPU; without a GPU the CPU is used. ``post_process`` is applied to the
+    outputs of both models before they are compared. ``metric_list`` defaults to L1, COSINE and
+    ATOL. Files go to ``out_dir`` (default ``./horizon_quant_analysis``).
+
+    The models are left as they were by every method: modes, states, scales, hooks, device and the
+    random state, also after an error. Source: the tuning tool document, "QuantAnalysis".
     """
 
     def __init__(
@@ -48,28 +61,28 @@ class QuantAnalysis:
         analysis_model: Model,
         analysis_model_type: str,
         device_ids: int | None = None,
-        post_process: Callable[[Any], Any] | None = None,
+        post_process: PostProcess | None = None,
         out_dir: str | None = None,
         metric_list: Sequence[str | MetricInfo] | None = None,
     ) -> None:
-        if post_process is not None:
-            raise NotImplementedError("QuantAnalysis: post_process is not implemented yet")
+        _refuse_processes()
         self.kinds = check_pair(baseline_model, analysis_model, analysis_model_type)
         self.baseline_model = baseline_model
         self.analysis_model = analysis_model
         self.analysis_model_type = analysis_model_type
         self.device = _device(device_ids)
+        self.post_process = post_process
         self.out_dir = Path(out_dir or DEFAULT_DIR)
         self.metric_list = [Metric.get_metric(m) for m in metric_list or DEFAULT_METRICS]
-        self.badcase_report: BadCaseReport | None = None
-        self._set_case: Inputs | None = None
+        self._cases = BadCases(CaseStore(self.out_dir / files.CASES))
         self._case: tuple[int, Inputs] | None = None
         self._runs: dict[str, Observation] = {}
+        self._tables: set[tuple[str, int]] = set()
 
     @property
-    def badcase_dir(self) -> Path:
-        """Where the inputs of bad cases lie."""
-        return self.out_dir / "badcase"
+    def badcase_report(self) -> BadCaseReport | None:
+        """What ``auto_find_bad_case`` or ``load_bad_case`` found."""
+        return self._cases.report
 
     def auto_find_bad_case(
         self,
@@ -78,19 +91,23 @@ class QuantAnalysis:
         cached_attrs: tuple[str, ...] | None = None,
         dump_in_run: bool = False,
         topk: int = 1,
+        **old: Any,
     ) -> BadCaseReport:
         """Run both models over the data and keep the ``topk`` worst cases per output and metric.
 
-        Writes ``badcase_report.html``, ``all_badcase_info.pt`` and ``badcase/<index>.pt``.
+        ``dump_in_run`` writes inputs at once and keeps none in memory. Writes
+        ``badcase_report.html``, ``all_badcase_info.pt`` and ``badcase/<index>.pt``.
         """
+        accept_old("auto_find_bad_case", old)
         if cached_attrs is not None:
-            raise NotImplementedError("auto_find_bad_case: cached_attrs is not implemented yet")
-        search = badcase.BadCaseSearch(self.metric_list, topk, self.badcase_dir, dump_in_run)
-        report = search.run(self.baseline_model, self.analysis_model, data_generator, num_steps)
-        write_text(self.out_dir / "badcase_report.html", pages.badcase_page(report))
-        write_with(self.out_dir / "all_badcase_info.pt", lambda path: torch.save(report, path))
-        self.badcase_report = report
-        self._set_case = None
+            raise NotImplementedError("auto_find_bad_case: cached_attrs is not done yet")
+        self._check_states("auto_find_bad_case")
+        store = CaseStore(self.out_dir / files.CASES, dump_in_run)
+        search = BadCaseSearch(self.metric_list, topk, store, self.post_process)
+        with undisturbed(self.baseline_model, self.analysis_model, device=self._run_device()):
+            report = search.run(self._run_both, data_generator, num_steps)
+        files.write_report(self.out_dir, report)
+        self._take_cases(BadCases(store, report))
         return report
 
     def set_bad_case(
@@ -101,24 +118,24 @@ class QuantAnalysis:
     ) -> None:
         """Take ``data`` as the bad case, under index 0."""
         if baseline_model_cached_attr or analysis_model_cached_attr:
-            raise NotImplementedError("set_bad_case: cached attributes are not implemented yet")
-        self._set_case = as_inputs(data)
-        self.badcase_report = None
-        badcase.save_case(self.badcase_dir, 0, self._set_case)
+            raise NotImplementedError("set_bad_case: cached attributes are not done yet")
+        inputs = as_inputs(data)
+        store = CaseStore(self.out_dir / files.CASES)
+        store.keep(0, inputs, {0})
+        store.flush()
+        self._take_cases(BadCases(store, by_hand=inputs))
 
     def load_bad_case(self, path: str | None = None) -> None:
         """Read the report of an earlier search from ``path`` (a folder; default ``out_dir``)."""
-        folder = Path(path) if path is not None else self.out_dir
         if str(path or "").startswith(("http://", "https://")):
-            raise NotImplementedError("load_bad_case: links are not implemented yet")
-        info = folder / "all_badcase_info.pt"
-        if not info.exists():
-            raise AnalysisError(f"{info} does not exist; run auto_find_bad_case first")
-        self.badcase_report = torch.load(info, weights_only=True)
+            raise NotImplementedError("load_bad_case: links are not done yet; pass a folder")
+        folder = Path(path) if path is not None else self.out_dir
+        report = files.read_report(folder)
+        store = CaseStore(self.out_dir / files.CASES)
         if folder.resolve() != self.out_dir.resolve():
-            for name in ("all_badcase_info.pt", "badcase_report.html"):
-                write_with(self.out_dir / name, lambda p, n=name: shutil.copy(folder / n, p))
-            shutil.copytree(folder / "badcase", self.badcase_dir, dirs_exist_ok=True)
+            store.take_from(folder / files.CASES)
+            files.write_report(self.out_dir, report)
+        self._take_cases(BadCases(store, report, loaded=True))
 
     def run(
         self,
@@ -133,29 +150,28 @@ class QuantAnalysis:
         """Run the models on a bad case and keep the result of every operator.
 
         The case is that of ``index``, else the worst under ``metric`` (default ATOL), on output
-        ``out_name`` if given. Writes ``op_infos``. ``device`` is deprecated and has no effect.
+        ``out_name`` if given. Export and convert always run on the CPU. Writes ``op_infos``.
         """
-        if device is not None:
-            _log.warning(
-                "QuantAnalysis.run: device is deprecated; pass device_ids to QuantAnalysis"
-            )
+        accept_old("run", {} if device is None else {"device": device})
         if index is not None and metric is not None:
             raise AnalysisError("run: give index or metric, not both")
-        self._case = self._choose(index, metric, out_name)
-        cpu = torch.device("cpu")
-        on = cpu if run_on_cpu or self.analysis_model_type in ("export", "convert") else self.device
-        sides = {"baseline": run_baseline_model, "analysis": run_analysis_model}
-        for side, wanted in sides.items():
-            if wanted:
-                model = self.baseline_model if side == "baseline" else self.analysis_model
-                observation = observe(
-                    _on(model, on), _inputs_on(self._case[1], on), keep_inputs=True
-                )
-                self._runs[side] = observation
-                save_op_infos(self.out_dir / "op_infos" / side, observation)
+        self._check_states("run")
+        self._case = self._cases.choose(
+            index, Metric.get_metric(metric or DEFAULT_METRIC), out_name
+        )
+        on = torch.device("cpu") if run_on_cpu else self._run_device()
+        inputs = _inputs_on(self._case[1], on)
+        with undisturbed(self.baseline_model, self.analysis_model, device=on):
+            if run_baseline_model:
+                with same_randomness():
+                    self._keep_run("baseline", self._observe_baseline(inputs))
+            if run_analysis_model:
+                with same_randomness():
+                    found = observe(self.analysis_model, inputs, keep_inputs=True)
+                    self._keep_run("analysis", found)
 
     def compare_per_layer(
-        self, prefixes: tuple[str, ...] | None = None, types: tuple[type, ...] | None = None
+        self, prefixes: tuple[str, ...] | None = None, types: tuple[Any, ...] | None = None
     ) -> LayerComparison:
         """Compare the two runs operator by operator; ``prefixes`` and ``types`` mean both.
 
@@ -163,146 +179,221 @@ class QuantAnalysis:
         """
         if set(self._runs) != {"baseline", "analysis"} or self._case is None:
             raise AnalysisError("compare_per_layer: both models must have run; call run() first")
-        facts = facts_of(self, self._case[1], self._runs["baseline"])
-        metrics = self.metric_list
-        found = compare(self._runs["baseline"], self._runs["analysis"], metrics, facts)
-        found = _filtered(found, facts, prefixes, types)
-        text = text_table(found.rows, found.columns, index=True)
-        write_text(self.out_dir / "compare_per_layer_out_0.txt", text + "\n")
-        frame = found.to_pandas().reset_index(drop=True)
-        write_text(self.out_dir / "compare_per_layer_out_0.csv", frame.to_csv())
-        page = pages.compare_page(found, metrics)
-        write_text(self.out_dir / "compare_per_layer_report_0.html", page)
+        baseline, analysed = self._runs["baseline"], self._runs["analysis"]
+        facts = facts_of(
+            self.baseline_model,
+            self.analysis_model,
+            self.analysis_model_type,
+            self._case[1],
+            baseline,
+        )
+        found = compare(baseline, analysed, self.metric_list, facts)
+        found = found.only(selected(baseline, prefixes, types))
+        files.write_comparison(self.out_dir, found, self.metric_list)
         return found
 
     def sensitivity(
         self,
-        metric: str | MetricInfo = "ATOL",
+        metric: str | MetricInfo = DEFAULT_METRIC,
         prefixes: tuple[str, ...] | None = None,
-        types: tuple[type, ...] | None = None,
+        types: tuple[Any, ...] | None = None,
         output_names: tuple[str, ...] | None = None,
         use_sensitivity_v2: bool = False,
-        sensitivity_method: str = "ablation",
-    ) -> dict[str, list[SensitivityTable]]:
-        """Rank every fake-quantize by what it costs alone, and by what int16 would gain.
+        sensitivity_method: str = ABLATION,
+        **old: Any,
+    ) -> dict[str, list[Any]]:
+        """Rank every fake-quantize by what it costs alone, and (v2) by what int16 would gain.
 
-        Returns output name -> one table per bad case. Writes per output and case
+        v2 returns output name -> one ``SensitivityTable`` per bad case and writes
         ``output_<name>_case_<index>_sensitive_ops.txt/.csv/.pt``, the mean and worst over several
-        cases, and ``sensitivity_v2_report.html``.
+        cases, and ``sensitivity_v2_report.html``. The old form returns output name -> rows
+        ``[op_name, sensitive_type, op_type, value, dtype, flops]`` of the worst case and writes
+        ``output_<name>_case_<index>_<metric>_sensitive_ops.txt`` for every case.
         """
-        if not use_sensitivity_v2:
+        accept_old("sensitivity", old)
+        if sensitivity_method != ABLATION:
             raise NotImplementedError(
-                "sensitivity: the old table is not implemented yet; pass use_sensitivity_v2=True"
+                f"sensitivity: method {sensitivity_method!r} is not done yet; use {ABLATION!r}"
             )
-        if sensitivity_method != "ablation":
-            raise NotImplementedError(
-                f"sensitivity: method {sensitivity_method!r} is not implemented yet; use 'ablation'"
-            )
-        if self.analysis_model_type != "fake_quant":
+        if use_sensitivity_v2 and self.analysis_model_type != FAKE_QUANT:
             raise AnalysisError(
-                "sensitivity v2 works on analysis type 'fake_quant' only, this analysis is "
-                f"{self.analysis_model_type!r}"
+                f"sensitivity v2 works on analysis type {FAKE_QUANT!r} only, this analysis is "
+                f"{self.analysis_model_type!r}; leave use_sensitivity_v2 out"
             )
-        model = require_torch(self.analysis_model, "sensitivity")
         chosen = Metric.get_metric(metric)
-        tables: dict[str, list[SensitivityTable]] = {}
-        options = {"prefixes": prefixes, "types": types, "output_names": output_names}
-        for index, inputs in self._cases(chosen):
-            found = sensitivity_tables(model, inputs, chosen, str(index), **options)  # type: ignore[arg-type]
-            for output, table in found.items():
-                tables.setdefault(output, []).append(table)
-        self._save_tables(tables)
-        return tables
+        options = {
+            "prefixes": prefixes,
+            "types": types,
+            "output_names": output_names,
+            "post_process": self.post_process,
+        }
+        if use_sensitivity_v2:
+            return dict(self._sensitivity_v2(chosen, options))
+        return dict(self._sensitivity_v1(chosen, options))
 
     def tune_bad_case(
         self,
         outputs_config: Mapping[str, Mapping[str, Any]],
         skip_prefix: Mapping[str, Sequence[str]] | None = None,
-    ) -> dict[str, SensitivityTable]:
+    ) -> dict[str, list[SensitivityTable]]:
         """Try int16 for the stubs with the largest gain until the goal of an output is reached.
 
-        Needs the tables of ``sensitivity(use_sensitivity_v2=True)``. The model is restored. Writes
+        Needs the tables of ``sensitivity(use_sensitivity_v2=True)``; returns output name -> one
+        table per bad case that has one. The model is restored. Writes
         ``output_<name>_tuned_case_<index>_sensitive_ops.txt/.csv/.pt``.
         """
-        if self.analysis_model_type != "fake_quant":
-            raise AnalysisError("tune_bad_case works on analysis type 'fake_quant' only")
+        if self.analysis_model_type != FAKE_QUANT:
+            raise AnalysisError(f"tune_bad_case works on analysis type {FAKE_QUANT!r} only")
         model = require_torch(self.analysis_model, "tune_bad_case")
-        tuned = {}
-        for output, config in outputs_config.items():
-            goal = TuneGoal(
-                Metric.get_metric(config["metric"]),
-                float(config["threshold"]),
-                int(config["max_tuned_stubs"]),
-                skip_prefix or {},
-            )
-            for index, inputs in self._cases(goal.metric, output):
-                table = self._load_table(output, index)
-                baseline = run_model(self.baseline_model, inputs)
-                tuned[output] = tune(baseline, model, inputs, table, goal)
-                tuned[output].save(
-                    self.out_dir / f"output_{output}_tuned_case_{index}_sensitive_ops"
-                )
+        self._check_states("tune_bad_case")
+        goals = {o: TuneGoal.of(config, skip_prefix) for o, config in outputs_config.items()}
+        tuned: dict[str, list[SensitivityTable]] = {}
+        for output, goal in goals.items():
+            for index, table in self._tables_of(output):
+                result = self._tuned(model, index, table, goal)
+                result.save(files.tuned_stem(self.out_dir, output, index))
+                tuned.setdefault(output, []).append(result)
         return tuned
 
     def clean(self) -> None:
-        """Remove intermediate results (``op_infos``); tables and reports stay."""
-        shutil.rmtree(self.out_dir / "op_infos", ignore_errors=True)
+        """Remove intermediate results (``op_infos``); tables, reports and bad cases stay."""
+        shutil.rmtree(self.out_dir / files.OP_INFOS, ignore_errors=True)
         self._runs.clear()
 
-    def set_model_profiler_dir(self, baseline_path: str, analysis_path: str) -> None:
+    def set_model_profiler_dir(
+        self, baseline_model_profiler_path: str, analysis_model_profiler_path: str
+    ) -> None:
         """Not done yet."""
-        raise NotImplementedError("QuantAnalysis.set_model_profiler_dir is not implemented yet")
+        raise NotImplementedError("QuantAnalysis.set_model_profiler_dir is not done yet")
 
-    def _choose(
-        self, index: int | None, metric: str | MetricInfo | None, out_name: str | None
-    ) -> tuple[int, Inputs]:
-        if self._set_case is not None:
-            if index not in (None, 0):
-                raise AnalysisError(f"run: index {index} is unknown; the case set by hand is 0")
-            return 0, self._set_case
-        report = self._report()
-        if index is None:
-            index = report.worst(Metric.get_metric(metric or "ATOL"), out_name)
-        elif index not in report.indices:
-            raise AnalysisError(
-                f"run: index {index} is not in the bad case report; it has {report.indices}"
-            )
-        return index, badcase.load_case(self.badcase_dir, index)
+    def _sensitivity_v2(
+        self, metric: MetricInfo, options: Mapping[str, Any]
+    ) -> dict[str, list[SensitivityTable]]:
+        model = self._torch_model()
+        tables: dict[str, list[SensitivityTable]] = {}
+        for index in self._cases.indices(metric):
+            inputs = self._cases.load(index)
+            found = sensitivity_tables(model, inputs, metric, str(index), **options)
+            for output, table in found.items():
+                if index in self._cases.indices(metric, output):
+                    tables.setdefault(output, []).append(table)
+                    self._tables.add((output, index))
+        files.write_tables(self.out_dir, tables)
+        return tables
 
-    def _cases(self, metric: MetricInfo, output: str | None = None) -> list[tuple[int, Inputs]]:
-        if self._set_case is not None:
-            return [(0, self._set_case)]
-        report = self._report()
-        outputs = report.output_names if output is None else [output]
-        wanted = {i for name in outputs for i in report.cases_of(name, metric)}
-        if not wanted:  # searched with other metrics: take their worst cases
-            wanted = set(report.indices)
-        return [(i, badcase.load_case(self.badcase_dir, i)) for i in sorted(wanted)]
+    def _sensitivity_v1(
+        self, metric: MetricInfo, options: Mapping[str, Any]
+    ) -> dict[str, list[Row]]:
+        model = self._torch_model()
+        lists: dict[str, dict[int, list[Row]]] = {}
+        for index in self._cases.indices(metric):
+            found = sensitivity_lists(model, self._cases.load(index), metric, **options)
+            for output, rows in found.items():
+                if index in self._cases.indices(metric, output):
+                    lists.setdefault(output, {})[index] = rows
+                    files.write_list(self.out_dir, output, index, metric.name, rows)
+        return {
+            output: cases[self._cases.indices(metric, output)[0]] for output, cases in lists.items()
+        }
 
-    def _report(self) -> BadCaseReport:
-        if self.badcase_report is None:
-            raise AnalysisError(
-                "no bad case: call auto_find_bad_case, set_bad_case or load_bad_case"
-            )
-        return self.badcase_report
+    def _tuned(
+        self, model: PreparedModel, index: int, table: SensitivityTable, goal: TuneGoal
+    ) -> SensitivityTable:
+        inputs = self._cases.load(index)
 
-    def _save_tables(self, tables: Mapping[str, Sequence[SensitivityTable]]) -> None:
-        shown = {output: list(cases) for output, cases in tables.items()}
-        for output, cases in tables.items():
-            if len(cases) > 1:
-                shown[output] += [summarize(cases, "mean"), summarize(cases, "worst")]
-            for table in shown[output]:
-                table.save(self.out_dir / f"output_{output}_case_{table.case}_sensitive_ops")
-        write_text(self.out_dir / "sensitivity_v2_report.html", pages.sensitivity_page(shown))
+        def score() -> float:
+            with same_randomness():
+                found = scores(goal.metric, baseline, run_model(model, inputs), self.post_process)
+            value = found.get(table.output_name)
+            if value is None:
+                raise AnalysisError(
+                    f"tune_bad_case: {goal.metric} has no value for output {table.output_name!r} "
+                    f"on this bad case; it has: {sorted(n for n in found if found[n] is not None)}"
+                )
+            return value
 
-    def _load_table(self, output: str, index: int) -> SensitivityTable:
-        path = self.out_dir / f"output_{output}_case_{index}_sensitive_ops.pt"
-        if not path.exists():
+        with undisturbed(self.baseline_model, model, device=self._run_device()):
+            with same_randomness():
+                baseline = run_model(self.baseline_model, inputs)
+            return tune(model, table, goal, score)
+
+    def _tables_of(self, output: str) -> list[tuple[int, SensitivityTable]]:
+        """The v2 tables of the present bad cases, ``FileNotFoundError`` if there is none."""
+        indices = self._cases.indices_of(output)
+        known = [i for i in indices if self._cases.loaded or (output, i) in self._tables]
+        found, missing = [], None
+        for index in known or indices[:1]:
+            try:
+                found.append((index, files.read_table(self.out_dir, output, index)))
+            except FileNotFoundError as error:
+                missing = error
+        if not known and found:
             raise FileNotFoundError(
-                f"{path} does not exist; call sensitivity(use_sensitivity_v2=True) first"
+                f"the sensitivity tables in {self.out_dir} belong to earlier bad cases; call "
+                "sensitivity(use_sensitivity_v2=True) again"
             )
-        table: SensitivityTable = torch.load(path, weights_only=True)
-        return table
+        if missing is not None and not found:
+            raise missing
+        return found
+
+    def _torch_model(self) -> PreparedModel:
+        """The torch model whose stubs are ranked: the analysed one, else the baseline."""
+        for model in (self.analysis_model, self.baseline_model):
+            if isinstance(model, PreparedModel):
+                return model
+        raise AnalysisError(
+            f"sensitivity needs a torch model, this analysis has {self.kinds[0]} and "
+            f"{self.kinds[1]}; pass the model of pre_export as baseline, and load_bad_case()"
+        )
+
+    def _observe_baseline(self, inputs: Inputs) -> Observation:
+        model, other = self.baseline_model, self.analysis_model
+        if self.kinds[0] != FLOAT or not isinstance(model, nn.Module):
+            return observe(model, inputs, keep_inputs=True)
+        prepared = require_torch(other, "run")
+        moved = moved_weights(model, prepared)
+        if moved:
+            _log.warning(
+                "%d weights differ between the float and the analysed model (first: %s). After "
+                "QAT the weights have moved, so differences per layer say little; compare with "
+                "the calibrated model.",
+                len(moved),
+                moved[0],
+            )
+        return observe_float(model, prepared, inputs, keep_inputs=True)
+
+    def _keep_run(self, side: str, run: Observation) -> None:
+        self._runs[side] = run
+        save_op_infos(self.out_dir / files.OP_INFOS / side, run)
+
+    def _run_both(self, inputs: Inputs) -> tuple[Any, Any]:
+        here = _inputs_on(inputs, self._run_device())
+        with same_randomness():
+            baseline = run_model(self.baseline_model, here)
+        with same_randomness():
+            return baseline, run_model(self.analysis_model, here)
+
+    def _run_device(self) -> torch.device:
+        on_cpu = self.analysis_model_type in ("export", "convert")
+        return torch.device("cpu") if on_cpu else self.device
+
+    def _check_states(self, where: str) -> None:
+        for model in (self.baseline_model, self.analysis_model):
+            refuse_observing(model, where)
+
+    def _take_cases(self, cases: BadCases) -> None:
+        self._cases = cases
+        self._tables.clear()
+        self._runs.clear()
+        self._case = None
+
+
+def _refuse_processes() -> None:
+    count = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if count > 1:
+        raise NotImplementedError(
+            f"QuantAnalysis in {count} processes of torch.distributed is not done yet; run it in one"
+        )
 
 
 def _device(device_ids: int | None) -> torch.device:
@@ -313,31 +404,8 @@ def _device(device_ids: int | None) -> torch.device:
     return torch.device("cuda", device_ids)
 
 
-def _on(model: Model, device: torch.device) -> Model:
-    return model.to(device) if isinstance(model, torch.nn.Module) else model
-
-
 def _inputs_on(inputs: Inputs, device: torch.device) -> Inputs:
-    def move(value: Any) -> Any:
-        return value.to(device) if isinstance(value, torch.Tensor) else value
-
-    return Inputs(*map(move, inputs.args), **{k: move(v) for k, v in inputs.kwargs.items()})
-
-
-def _filtered(
-    found: LayerComparison,
-    facts: Facts,
-    prefixes: tuple[str, ...] | None,
-    types: tuple[type, ...] | None,
-) -> LayerComparison:
-    if prefixes is None and types is None:
-        return found
-    names = {t.__qualname__ for t in types or ()}
-    kept = [
-        i
-        for i, name in enumerate(found.names)
-        if (prefixes is None or name.startswith(tuple(prefixes)))
-        and (types is None or found.rows[i]["base_op_type"].rsplit(".", 1)[-1] in names)
-    ]
-    rows = tuple(found.rows[i] for i in kept)
-    return LayerComparison(found.columns, rows, tuple(found.names[i] for i in kept))
+    leaves, spec = flatten((inputs.args, dict(inputs.kwargs)))
+    moved = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    args, kwargs = unflatten(moved, spec)
+    return Inputs(*args, **kwargs)

@@ -62,7 +62,11 @@ class Calls:
         with tape.paused():
             value = call.function(*map_leaves(args, plain), **map_leaves(dict(kwargs), plain))
         with torch._C.DisableTorchFunction():
-            changed = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
+            changed = [
+                t
+                for t, v in zip(tensors, versions, strict=True)
+                if _version(t) != v or (v is None and _is_changed(call, t, tensors, value))
+            ]
             if not changed and next(tensors_in(value), None) is None:
                 sources = tensors + [v for v in (args, kwargs) if _has_symbol(v)]
                 written = (call.op, call.target, node_args, node_kwargs)
@@ -114,5 +118,10 @@ def _has_symbol(value: Any) -> bool:
     return bool(found)
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+def _version(tensor: Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+def _is_changed(call: Call, tensor: Tensor, tensors: list[Tensor], value: Any) -> bool:
+    """For tensors of an inference mode inside of forward, which have no version."""
+    return value is tensor or (call.target == SETITEM and tensor is tensors[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,11 @@ def refuse_opaque(place: str, value: Any) -> None:
     """Raise ``CaptureError`` for an object of a class that can't be looked into, if it holds
     tensors: their values would be frozen.
     """
+    if isinstance(value, Iterator):
+        raise CaptureError(
+            f"{place} is an iterator ({type(value).__name__}), which can be used only once; "
+            "use a tuple or a list"
+        )
     if next(tensors_in(_inside(value)), None) is not None:
         raise CaptureError(
             f"{place} is a {type(value).__name__} that holds tensors; recording can't look into "

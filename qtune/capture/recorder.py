@@ -53,9 +53,12 @@ def capture(
         )
     inputs = Inputs(*examples[0].args, **{**examples[0].kwargs, **(kwargs or {})})
     _refuse_lazy(model)
-    recorded = _record(model, inputs, leaf or is_leaf, symbolic_flags=True)
-    if recorded is None:
-        recorded = _record(model, inputs, leaf or is_leaf, symbolic_flags=False)
+    grad = torch.is_grad_enabled()
+    # out of inference mode, which keeps no record of changes in place
+    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        recorded = _record(model, inputs, leaf or is_leaf, symbolic_flags=True)
+        if recorded is None:
+            recorded = _record(model, inputs, leaf or is_leaf, symbolic_flags=False)
     if recorded is None:
         raise CaptureError("capture: module.training is used in a way that can't be recorded")
     return recorded
@@ -84,7 +87,9 @@ def _record(
             write_buffers(tape, restorer)
             out_spec = write_output(tape, output)
             notes = notes_on_state(tape, restorer, handlers.names)
-    return build(tape, model, call, out_spec, notes)
+    recorded = build(tape, model, call, out_spec, notes)
+    tape.release()
+    return recorded
 
 
 class _NeedsBool(Exception):  # noqa: N818 - no error: the recording starts again
@@ -112,6 +117,8 @@ def _run_model(
             f"{name} raised {type(error).__name__} while it ran on the example inputs: {error}. "
             f"Check that {name}()(*example) runs without qtune"
         ) from error
+    finally:
+        handlers.tape.close()
     if handlers.tape.problem is not None:
         raise handlers.tape.problem
     return output

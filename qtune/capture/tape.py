@@ -50,6 +50,14 @@ class Tape:
         """The first error counts: a model that catches it takes a path that it wouldn't take."""
         self.problem = self.problem or error
 
+    def close(self) -> None:
+        """End the recording: sizes that outlive it (in someone's cache) are plain from now on."""
+        self._paused += 1
+
+    def release(self) -> None:
+        """Let go of the example's tensors."""
+        self.ledger = Ledger()
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Nothing is recorded: the inside of a leaf or of a torch function."""

@@ -12,15 +12,15 @@ import onnx_ir as ir
 
 def node_attributes(node: ir.Node) -> dict[str, Any]:
     """Attributes of ``node``: int, float, str, tuples of them, NumPy arrays for tensors."""
-    return {name: _plain(attribute.value) for name, attribute in node.attributes.items()}
+    return {name: _plain(attribute) for name, attribute in node.attributes.items()}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, ir.TensorProtocol):
-        return value.numpy()
-    if isinstance(value, (list, tuple)):
-        return tuple(value)
-    return value
+def _plain(attribute: ir.Attr) -> Any:
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.value.numpy()
+    if isinstance(attribute.value, (list, tuple)):
+        return tuple(attribute.value)
+    return attribute.value
 
 
 def dump_facts(value: Any) -> str:

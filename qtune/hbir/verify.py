@@ -148,27 +148,31 @@ def _broken(model: ir.Model, stage: str) -> Iterator[str]:
             yield f"{len(values)} {kind}; a function has at most {MAX_ARGUMENTS}"
     yield from _repeated_results(graph)
     for value in graph.inputs:
-        yield from _broken_value(value, stage, f"input {value.name!r}")
+        yield from (f"input: {reason}" for reason in _broken_value(value, stage))
     known = {*graph.inputs, *graph.initializers.values()}
     for node in graph:
-        where = describe_node(node)
-        unknown = [v.name for v in node.inputs if v is not None and v not in known]
-        if unknown:
-            yield f"{where}: uses {unknown} before they are made"
-        for rule in NODE_RULES:
-            reason = rule.broken(node) if stage in rule.stages else None
-            if reason:
-                yield f"{where}: [{rule.name}] {reason}"
-        for value in node.outputs:
-            yield from _broken_value(value, stage, where)
+        for reason in _broken_node(node, stage, known):
+            yield f"{describe_node(node)}: {reason}"
         known.update(node.outputs)
 
 
-def _broken_value(value: ir.Value, stage: str, where: str) -> Iterator[str]:
+def _broken_node(node: ir.Node, stage: str, known: set[ir.Value]) -> Iterator[str]:
+    unknown = [v.name for v in node.inputs if v is not None and v not in known]
+    if unknown:
+        yield f"uses {unknown} before they are made"
+    for rule in NODE_RULES:
+        reason = rule.broken(node) if stage in rule.stages else None
+        if reason:
+            yield f"[{rule.name}] {reason}"
+    for value in node.outputs:
+        yield from _broken_value(value, stage)
+
+
+def _broken_value(value: ir.Value, stage: str) -> Iterator[str]:
     for rule in VALUE_RULES:
         reason = rule.broken(value) if stage in rule.stages else None
         if reason:
-            yield f"{where}: [{rule.name}] {value.name!r}: {reason}"
+            yield f"[{rule.name}] {value.name!r}: {reason}"
 
 
 def _repeated_results(graph: ir.Graph) -> Iterator[str]:

@@ -8,6 +8,7 @@ from qtune.modes import QATMode, get_qat_mode, set_qat_mode
 from qtune.qconfig.qconfig import QConfig, get_default_qconfig, get_qconfig
 from qtune.qconfig.setter import QconfigSetter
 from qtune.quantization import hbdk4, observer_v2, qconfig, qconfig_setter
+from qtune.quantization.calibrate import auto_calibrate, load_calib_state_dict
 from qtune.quantization.pipeline import PrepareMethod, prepare
 from qtune.quantization.stubs import DeQuantStub, FloatFunctional, QuantStub
 from qtune.quantizers.fake_quantize import FakeQuantize
@@ -23,10 +24,12 @@ __all__ = [
     "QConfig",
     "QconfigSetter",
     "QuantStub",
+    "auto_calibrate",
     "get_default_qconfig",
     "get_qat_mode",
     "get_qconfig",
     "hbdk4",
+    "load_calib_state_dict",
     "observer_v2",
     "prepare",
     "qconfig",

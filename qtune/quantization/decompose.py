@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from qtune.capture.ambient import AUTOCAST, GRAD
 from qtune.dtype import QuantDType
 from qtune.errors import PrepareError
 from qtune.nn.qat import QATOp
@@ -19,6 +20,8 @@ from qtune.quantization.operators import Call, Operators, holds_nodes, is_struct
 
 FORCED_DTYPE = "forced_dtype"
 """Key of ``node.meta``: the dtype that a part keeps whatever the configuration says."""
+
+_INHERITED = ("scope", "source", "kind", AUTOCAST, GRAD)
 
 
 def decompose_all(ops: Operators, nodes: Sequence[fx.Node]) -> None:
@@ -63,7 +66,7 @@ class _Parts:
         spec = registry_spec(op_name)
         name = f"{self.op.name}.{part}"
         call = Call(spec, Bound(tuple(tensors), dict(attrs or {})), name, self.op.float_type)
-        meta = {key: self.node.meta[key] for key in ("scope", "source") if key in self.node.meta}
+        meta = {key: self.node.meta[key] for key in _INHERITED if key in self.node.meta}
         meta["origin"] = self.op.name
         inherited = self.node.meta.get(FORCED_DTYPE)
         if forced_dtype is not None or inherited is not None:

@@ -51,8 +51,8 @@ class Stages:
     iterable of inputs, or a callable that gives one; each item is a tensor (one argument), a tuple
     (positional arguments) or ``qtune.Inputs``. Both callables run with the random generators of
     Python, NumPy and torch seeded to 0, so that all processes make the same model.
-    ``qconfig_setter`` and ``method`` as for ``prepare``. ``example_inputs`` defaults to the first calibration item.
-    ``store`` keeps what was built. ``name`` is the model's name in reports.
+    ``qconfig_setter`` and ``method`` as for ``prepare``. ``example_inputs`` defaults to the first
+    calibration item. ``store`` keeps what was built. ``name`` is the model's name in reports.
 
     What is built is filed under the content of model, configuration, data and versions (``key``),
     taken together in ``provenance``.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import operator
+import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qtune.capture import Inputs, capture
-from qtune.errors import ArgumentError, CaptureError, PrepareError
+from qtune.errors import ArgumentError, CaptureError, GuardError, PrepareError
 
 from .replay import assert_equal, assert_replays, called_modules, targets
 
@@ -550,3 +552,122 @@ def test_lazy_modules_are_refused() -> None:
 def test_several_examples_are_not_done_yet() -> None:
     with pytest.raises(NotImplementedError, match="2 examples"):
         capture(nn.Linear(3, 3), [image(1, 3), image(2, 3)])
+
+
+def test_sizes_that_outlive_the_recording_are_plain() -> None:
+    cache: dict[int, Tensor] = {}
+    kept: list[int] = []
+
+    class Caching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            n = x.shape[0]
+            kept.append(n)
+            if n not in cache:
+                cache[n] = torch.arange(n)[:, None]
+            return x + cache[n]
+
+    model = Caching()
+    recorded = capture(model, image(4, 3))
+    nodes = len(recorded.graph.nodes)
+    assert kept[0] + 1 == 5
+    assert type(kept[0] + 1) is int
+    assert torch.equal(model(image(4, 3)), recorded(image(4, 3)))
+    assert len(recorded.graph.nodes) == nodes
+
+
+def test_table_looked_up_by_a_size_is_guarded() -> None:
+    tables = {4: image(4, 1), 5: image(5, 1)}
+
+    class Cached(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + tables[x.shape[0]]
+
+    recorded = assert_replays(Cached(), image(4, 3))
+    assert len(recorded.report.constants) == 1
+    with pytest.raises(GuardError, match=r"shape\[0\] == 4"):
+        recorded(image(5, 3))
+
+
+def test_inference_mode_outside_and_inside() -> None:
+    class Inside(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.inference_mode():
+                y = x * 2
+                y[:, 0] *= 3
+                v = y.view(-1)
+                y.add_(1)
+                return v + 1
+
+    assert_replays(Inside(), image(2, 3), image(4, 3))
+    model = SmallNet().eval()
+    with torch.inference_mode():
+        recorded = capture(model, image(1, 3, 20, 20))
+    recorded(image(2, 3, 20, 20)).sum().backward()
+    assert recorded.head.weight.grad is not None
+
+
+def test_other_threads_are_not_recorded() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+    results: list[object] = []
+
+    def work() -> None:
+        out = model(torch.ones(2, 3))
+        results.append((len(out), type(len(out)), model.training, type(model.training)))
+
+    class Threaded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            return self.inner(x)
+
+    recorded = capture(Threaded(), image(2, 3))
+    assert results == [(2, int, True, bool)]
+    assert called_modules(recorded) == ["inner"]
+
+
+def test_error_that_the_model_catches_still_ends_the_recording() -> None:
+    class Catching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                return x + torch.from_numpy(x.numpy())
+            except Exception:  # noqa: BLE001 - as users write it
+                return x
+
+    with pytest.raises(CaptureError, match="hands a tensor that depends on the inputs"):
+        capture(Catching(), image(2, 3))
+
+
+def test_calls_on_constants_only_are_computed_once() -> None:
+    class Table(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            rows, columns = torch.meshgrid(torch.arange(3), torch.arange(4), indexing="ij")
+            fresh = torch.zeros(3, 4)
+            fresh[0] = 5.0
+            noise = torch.rand(4)
+            return x * (rows + columns * 2).float() + fresh + noise * 0
+
+    recorded = assert_replays(Table(), image(2, 3, 4), image(5, 3, 4))
+    assert [info.shape for info in recorded.report.constants] == [(3, 4)]
+    found = targets(recorded)
+    assert torch.arange not in found
+    assert torch.zeros in found  # it is changed in place
+    assert torch.rand in found
+
+
+def test_tensors_of_the_example_are_let_go() -> None:
+    made: list[weakref.ref[Tensor]] = []
+
+    class Watched(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x + 1
+            made.append(weakref.ref(y))
+            return y * 2
+
+    recorded = capture(Watched(), image(1, 4))
+    assert made[0]() is None
+    assert recorded(image(1, 4)).shape == (1, 4)

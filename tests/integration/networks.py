@@ -10,6 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qtune import qint16
+from qtune.quantization import QconfigSetter, get_qconfig
+from qtune.quantization.qconfig_setter import ModuleNameTemplate
+
+INT16 = QconfigSetter(get_qconfig(), [ModuleNameTemplate({"": qint16})])
+"""Everything int16 (weights stay int8)."""
+
 
 class Digits(nn.Module):
     """A plain classifier, half of it functional."""

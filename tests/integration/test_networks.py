@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,10 +14,10 @@ from torch import Tensor
 from qtune.capture.structure import flatten
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
-from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
+from qtune.quantization import FakeQuantState, QconfigSetter, prepare, set_fake_quantize
 
 from ..quantization.flow import calib, off, prep, run
-from .networks import NETWORKS, Network
+from .networks import INT16, NETWORKS, Network
 
 EVERY = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 
@@ -25,17 +26,19 @@ def leaves(output: Any) -> list[Tensor]:
     return flatten(output)[0]
 
 
-def calibrated(network: Network) -> PreparedModel:
+@cache
+def calibrated(network: Network, setter: QconfigSetter | None = None) -> PreparedModel:
+    """The calibrated model, made once; tests must leave it as it is."""
     data = network.data()
-    p = prep(network.model(), data[0])
+    p = prep(network.model(), data[0], qconfig_setter=setter)
     calib(p, data)
     return p
 
 
 @EVERY
 def test_float_state_equals_the_float_model(network: Network) -> None:
-    model, (x, *_) = network.model(), network.data()
-    p = prep(model, x)
+    model = network.model()
+    p = copy.deepcopy(calibrated(network))
     assert p.float_ops == ()
     off(p)
     for shape in (network.shape, network.other):
@@ -47,8 +50,7 @@ def test_float_state_equals_the_float_model(network: Network) -> None:
 
 @EVERY
 def test_calibration_runs_the_float_model(network: Network) -> None:
-    model, (x, *_) = network.model(), network.data()
-    p = prep(model, x)
+    p, (x, *_) = copy.deepcopy(calibrated(network)), network.data()
     off(p)
     expected = leaves(run(p, x))
     set_fake_quantize(p, FakeQuantState.CALIBRATION)
@@ -58,16 +60,10 @@ def test_calibration_runs_the_float_model(network: Network) -> None:
 
 @EVERY
 def test_validation_is_close_to_float_and_int16_is_closer(network: Network) -> None:
-    from qtune import qint16
-    from qtune.quantization import QconfigSetter, get_qconfig
-    from qtune.quantization.qconfig_setter import ModuleNameTemplate
-
     model, data = network.model(), network.data()
-    setter = QconfigSetter(get_qconfig(), [ModuleNameTemplate({"": qint16})])
     errors = []
-    for options in ({}, {"qconfig_setter": setter}):
-        p = prep(model, data[0], **options)
-        calib(p, data)
+    for setter in (None, INT16):
+        p = calibrated(network, setter)
         pairs = zip(leaves(run(p, data[0])), leaves(run(model, data[0])), strict=True)
         errors.append(max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs))
     # a handful of int8 steps (1/127.5 each) add up over the layers of these nets
@@ -107,7 +103,7 @@ def test_copies_and_pickles_give_the_same_numbers(network: Network) -> None:
 @EVERY
 def test_the_float_state_dict_keeps_its_keys(network: Network) -> None:
     model = network.model()
-    p = prep(model, network.data()[0])
+    p = calibrated(network)
     folded = {
         f"{name}.{key}"
         for name, module in model.named_modules()

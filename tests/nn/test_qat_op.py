@@ -35,9 +35,7 @@ def operator(module: nn.Module, *, output: bool = True, weight: bool = False) ->
     if weight:
         axis = entry.weight_axis(bound.attrs)
         channels = module.weight.shape[axis] * op.weight_groups(bound.attrs)
-        op.weight_fake_quant = weight_constructor(qint8)(
-            ch_axis=axis, channel_len=channels
-        )
+        op.weight_fake_quant = weight_constructor(qint8)(ch_axis=axis, channel_len=channels)
     return op
 
 

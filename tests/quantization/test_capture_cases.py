@@ -220,7 +220,9 @@ class Standardized(nn.Conv2d):
 
 
 def test_subclasses_of_layers_are_quantized_like_the_layers() -> None:
-    model = nn.Sequential(Subclass(3), OwnForward(3, 4, 3), Standardized(4, 5, 3), nn.Conv2d(5, 1, 1))
+    model = nn.Sequential(
+        Subclass(3), OwnForward(3, 4, 3), Standardized(4, 5, 3), nn.Conv2d(5, 1, 1)
+    )
     x = torch.randn(2, 3, 10, 10)
     p = prep(model, x)
     assert p.float_ops == ()

@@ -150,7 +150,9 @@ def test_an_unknown_operator_stays_float_with_a_reason_between_stubs() -> None:
 
 
 def test_module_qconfig_none_keeps_a_part_float() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()), nn.Conv2d(4, 2, 1))
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()), nn.Conv2d(4, 2, 1)
+    )
     model[1].qconfig = None
     p = prep(model, X)
     assert {name for name, _, _ in iter_stubs(p)} == {
@@ -213,7 +215,10 @@ def test_operators_with_several_results_keep_the_grid_of_their_input() -> None:
     _, a, c = run(p, X)
     conv = op(p, "conv").activation_post_process
     assert conv is not None
-    for value, scale in ((a, conv.scale), (c, op(p, "_input_0_quant").activation_post_process.scale)):
+    for value, scale in (
+        (a, conv.scale),
+        (c, op(p, "_input_0_quant").activation_post_process.scale),
+    ):
         steps = value / scale
         assert (steps - steps.round()).abs().max() <= 1e-3
 

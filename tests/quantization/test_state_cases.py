@@ -12,13 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qtune.dtype import qint8, qint16
-from qtune.errors import NotCalibratedError
+from qtune.errors import NotCalibratedError, PrepareError
 from qtune.nn.qat import iter_stubs
 from qtune.quantization import (
     FakeQuantState,
     QconfigSetter,
     QuantStub,
+    auto_calibrate,
     get_qconfig,
+    load_calib_state_dict,
     prepare,
     set_fake_quantize,
 )
@@ -78,7 +80,9 @@ def test_a_copy_is_equal_and_independent() -> None:
         after = scales(p)
         assert all(torch.equal(before[key], after[key]) for key in before)
         assert torch.equal(run(p, x), expected)
-        assert not torch.equal(scales(twin)["_input_0_quant", "output"], before["_input_0_quant", "output"])
+        assert not torch.equal(
+            scales(twin)["_input_0_quant", "output"], before["_input_0_quant", "output"]
+        )
 
 
 def test_a_calibrated_state_loads_into_a_fresh_model_and_back() -> None:
@@ -173,3 +177,25 @@ def test_calibration_goes_on_after_eval() -> None:
     x = torch.tensor([1.0, -2.0, 0.5, 0.0])
     assert torch.equal(run(p, x), x)
     assert out_scale(p, "quant") == s8(2.0)
+
+
+def test_auto_calibrate_takes_what_loaders_yield() -> None:
+    x, y = torch.full((2, 3, 8, 8), 3.0), torch.zeros(2)
+    for batch in (x, (x, y), [x, y], (x,)):
+        p = auto_calibrate(prep(Net(), data()[0]), [batch, batch])
+        assert out_scale(p, "_input_0_quant") == s8(3.0)
+        assert {q.state for _, _, q in iter_stubs(p)} == {FakeQuantState.VALIDATION}
+    p = auto_calibrate(prep(Net(), x), [x, x * 9], num_steps=1)
+    assert out_scale(p, "_input_0_quant") == s8(3.0)
+    p = auto_calibrate(prep(Net(), x), [{"image": x}], batch_to_inputs=lambda b: b["image"])
+    assert out_scale(p, "_input_0_quant") == s8(3.0)
+    with pytest.raises(PrepareError, match="gave no batch"):
+        auto_calibrate(prep(Net(), x), [])
+
+
+def test_load_calib_state_dict_gives_the_calibrated_numbers() -> None:
+    p = auto_calibrate(prep(Net(), data()[0]), data())
+    fresh = load_calib_state_dict(prep(Net(), data()[0]), p.state_dict())
+    set_fake_quantize(fresh, FakeQuantState.VALIDATION)
+    x = data()[0]
+    assert torch.equal(run(fresh, x), run(p, x))

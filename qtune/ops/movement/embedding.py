@@ -6,6 +6,7 @@ is configured for; the result holds its codes and keeps its scale.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,18 @@ from torch import nn
 from qtune.ops.kernel import Builder, LowerCall
 from qtune.ops.movement.moving import no_flops
 from qtune.ops.registry import register
-from qtune.ops.spec import Bound, FunctionTarget, ModuleTarget, OpSpec, Rule, Sample
+from qtune.ops.spec import (
+    Bound,
+    FunctionTarget,
+    MarchRule,
+    ModuleTarget,
+    OpSpec,
+    Rule,
+    Sample,
+)
+
+MAX_SIZE = 65536
+"""Largest dimension of a gather on nash (toolchain_facts 7.1)."""
 
 
 def _bind(
@@ -85,6 +97,16 @@ def _lower(b: Builder, call: LowerCall) -> Any:
     return b.add("Gather", list(call.operands), {"axis": 0})
 
 
+def _check(
+    attrs: Mapping[str, Any], inputs: Sequence[tuple[int, ...] | None], output: tuple[int, ...]
+) -> str | None:
+    table = inputs[0] or ()
+    largest = max(table, default=0)
+    if largest <= MAX_SIZE:
+        return None
+    return f"a table of {' x '.join(map(str, table))}, sizes up to {MAX_SIZE} are possible"
+
+
 def _sample(rng: np.random.Generator) -> Sample:
     rows, width = int(rng.integers(1, 9)), int(rng.integers(1, 6))
     chosen = tuple(int(v) for v in rng.integers(1, 5, int(rng.integers(0, 3))))
@@ -104,6 +126,7 @@ register(
         ),
         float_kernel=float_kernel,
         lower=_lower,
+        march=(MarchRule(("bayes",)), MarchRule(("nash",), check=_check)),
         flops=no_flops,
         sample=_sample,
         doc="rows of a quantized table chosen by a tensor of indices",

@@ -196,3 +196,13 @@ def test_index_past_the_table_is_an_error() -> None:
     module = convert(export(calibrated(Layer()), IDS))
     with pytest.raises(qtune.errors.RunError, match="Gather"):
         module[0](torch.full((2, 3), 7))
+
+
+def test_march_limits_are_those_of_a_gather() -> None:
+    with pytest.raises(qtune.errors.MarchError, match=r"0 \(embedding\): a table of 65537 x 1,"):
+        prepare(nn.Sequential(nn.Embedding(65537, 1)), IDS)
+    with (
+        qtune.march.march("bernoulli2"),
+        pytest.raises(qtune.errors.MarchError, match="has no embedding"),
+    ):
+        prepare(nn.Sequential(nn.Embedding(7, 1)), IDS)

@@ -1,0 +1,98 @@
+"""The files that ``QuantAnalysis`` writes: names and contents, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qtune.analysis import pages
+from qtune.analysis.compare import LayerComparison
+from qtune.analysis.summary import summarize
+from qtune.errors import AnalysisError
+from qtune.profiler.bad_case_report import BadCaseReport
+from qtune.profiler.metric import MetricInfo
+from qtune.profiler.sensitivity_table import SensitivityTable
+from qtune.report.files import write_text, write_with
+from qtune.report.table import text_table
+
+REPORT, REPORT_PAGE, CASES = "all_badcase_info.pt", "badcase_report.html", "badcase"
+OP_INFOS = "op_infos"
+OLD_COLUMNS = ("op_name", "sensitive_type", "op_type", "quant_dtype", "flops")
+
+
+def sensitivity_stem(folder: Path, output: str, case: str, *, metric: str = "") -> Path:
+    """``output_<name>_case_<index>_sensitive_ops``, with the metric in the old form."""
+    middle = f"{case}_{metric}" if metric else case
+    return folder / f"output_{_in_file(output)}_case_{middle}_sensitive_ops"
+
+
+def tuned_stem(folder: Path, output: str, case: int) -> Path:
+    """``output_<name>_tuned_case_<index>_sensitive_ops``."""
+    return folder / f"output_{_in_file(output)}_tuned_case_{case}_sensitive_ops"
+
+
+def _in_file(output: str) -> str:
+    return output.replace("/", "_").replace("\\", "_")
+
+
+def write_report(folder: Path, report: BadCaseReport) -> None:
+    """Write ``all_badcase_info.pt`` and ``badcase_report.html``."""
+    write_text(folder / REPORT_PAGE, pages.badcase_page(report))
+    write_with(folder / REPORT, lambda path: torch.save(report, path))
+
+
+def read_report(folder: Path) -> BadCaseReport:
+    """Read ``all_badcase_info.pt`` (never unpickled unsafely)."""
+    path = folder / REPORT
+    if not path.exists():
+        raise AnalysisError(f"{path} does not exist; run auto_find_bad_case first")
+    report = torch.load(path, weights_only=True)
+    if not isinstance(report, BadCaseReport):
+        raise AnalysisError(f"{path} holds a {type(report).__name__}, not a bad case report")
+    return report
+
+
+def write_comparison(
+    folder: Path, comparison: LayerComparison, metrics: Sequence[MetricInfo]
+) -> None:
+    """Write ``compare_per_layer_out_0.txt``, ``.csv`` and ``compare_per_layer_report_0.html``."""
+    text = text_table(comparison.rows, comparison.columns, index=True)
+    write_text(folder / "compare_per_layer_out_0.txt", text + "\n")
+    frame = comparison.to_pandas().reset_index(drop=True)
+    write_text(folder / "compare_per_layer_out_0.csv", frame.to_csv())
+    page = pages.compare_page(comparison, metrics)
+    write_text(folder / "compare_per_layer_report_0.html", page)
+
+
+def write_tables(folder: Path, tables: Mapping[str, Sequence[SensitivityTable]]) -> None:
+    """Write every table, their mean and worst where there are several, and the page."""
+    shown = {output: list(cases) for output, cases in tables.items()}
+    for output, cases in tables.items():
+        if len(cases) > 1:
+            shown[output] = [summarize(cases, "mean"), summarize(cases, "worst"), *cases]
+        for table in shown[output]:
+            table.save(sensitivity_stem(folder, output, table.case))
+    write_text(folder / "sensitivity_v2_report.html", pages.sensitivity_page(shown))
+
+
+def write_list(folder: Path, output: str, case: int, metric: str, rows: Sequence[Any]) -> None:
+    """Write a table of the old form: a text file only."""
+    name, kind, op, dtype, flops = OLD_COLUMNS
+    text = text_table(rows, (name, kind, op, metric, dtype, flops), style="plain")
+    stem = sensitivity_stem(folder, output, str(case), metric=metric)
+    write_text(stem.with_name(stem.name + ".txt"), text + "\n")
+
+
+def read_table(folder: Path, output: str, case: int) -> SensitivityTable:
+    """Read a table that ``sensitivity(use_sensitivity_v2=True)`` wrote."""
+    stem = sensitivity_stem(folder, output, str(case))
+    path = stem.with_name(stem.name + ".pt")
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist; call sensitivity(use_sensitivity_v2=True) first"
+        )
+    table: SensitivityTable = torch.load(path, weights_only=True)
+    return table
