@@ -28,7 +28,7 @@ def mark(test: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 
 def totals(tests: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Counts of checks, models, failures, caught failures, and tests that failed without a check."""
+    """Counts of checks by outcome, of models, and of tests that failed without a check."""
     listed = list(tests)
     marks = [mark(test, result) for test, result in pairs(listed)]
     return {

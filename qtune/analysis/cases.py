@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Mapping, Set
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class CaseStore:
             path.unlink()
         self.folder.mkdir(parents=True, exist_ok=True)
         for source in folder.glob("*.pt"):
-            write_with(self.folder / source.name, lambda path, s=source: shutil.copyfile(s, path))
+            write_with(self.folder / source.name, partial(shutil.copyfile, source))
 
     def _files(self) -> list[Path]:
         return [path for path in self.folder.glob("*.pt") if path.stem.isdigit()]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from qtune.analysis.advice import advise, non_finite
@@ -70,8 +71,8 @@ class Facts:
 
     ``owners``: operators whose result has a fake-quantize of its own (others keep their input's
     scale, and advice on it belongs to the owner); ``None`` if not known. ``fixed``: operators with
-    a fixed scale. ``outputs``: GEMMs whose result leaves the model quantized. ``qat_bc``/``int_bc``:
-    own errors in the two HBIR stages.
+    a fixed scale. ``outputs``: GEMMs whose result leaves the model quantized. ``qat_bc`` and
+    ``int_bc``: own errors in the two HBIR stages.
     """
 
     owners: frozenset[str] | None = None
@@ -152,8 +153,9 @@ def _steps(base: OpRecord, record: OpRecord) -> float | None:
 def _statistic(value: Tensor, what: str) -> float | None:
     if value.numel() == 0:
         return None
-    wide = value.double()
-    return float({"min": wide.min, "max": wide.max, "mean": wide.mean}[what]())
+    functions: dict[str, Callable[[Tensor], Tensor]]
+    functions = {"min": torch.min, "max": torch.max, "mean": torch.mean}
+    return float(functions[what](value.double()))
 
 
 def _own(errors: Mapping[str, OwnError] | None, name: str) -> float | None:

@@ -11,7 +11,7 @@ _REGISTER = "register the metric with Metric.register and pass it in metric_list
 
 OLD_PARAMETERS: dict[str, dict[str, str]] = {
     "auto_find_bad_case": {
-        "metric": "choose the metric in run or sensitivity; every metric of metric_list is searched",
+        "metric": "all of metric_list are searched; choose one in run or sensitivity",
         "device": _DEVICE,
         "custom_metric_func": _REGISTER,
         "custom_metric_order_seq": _REGISTER,

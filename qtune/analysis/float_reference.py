@@ -9,6 +9,7 @@ values.
 from __future__ import annotations
 
 import copy
+import logging
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from qtune.analysis.observe import Observation, OpRecord, observe_graph, operator_of
+from qtune.analysis.observe import (
+    Model,
+    Observation,
+    OpRecord,
+    is_prepared,
+    observe,
+    observe_graph,
+    operator_of,
+    require_torch,
+)
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs
 from qtune.capture.recorder import capture
@@ -27,8 +37,30 @@ from qtune.ops.spec import FuseRole
 from qtune.quantization.functionals import name_functional_calls
 from qtune.quantization.operators import Operators
 
+_log = logging.getLogger("qtune.analysis")
+
 _PLACE = "float_place"
 """Key of ``node.meta``: place of a node in the recorded float graph."""
+
+
+def observe_baseline(baseline: Model, analysed: Model, inputs: Inputs) -> Observation:
+    """Run the baseline of a comparison; a float module under the names of the analysed model.
+
+    Says in the log if the weights of the two differ.
+    """
+    if not isinstance(baseline, nn.Module) or is_prepared(baseline):
+        return observe(baseline, inputs, keep_inputs=True)
+    prepared = require_torch(analysed, "QuantAnalysis.run")
+    moved = moved_weights(baseline, prepared)
+    if moved:
+        _log.warning(
+            "%d weights differ between the float and the analysed model (first: %s). After QAT "
+            "the weights have moved, so differences per layer say little; compare with the "
+            "calibrated model.",
+            len(moved),
+            moved[0],
+        )
+    return observe_float(baseline, prepared, inputs, keep_inputs=True)
 
 
 def observe_float(

@@ -39,17 +39,18 @@ class OwnError:
 def own_errors(
     baseline: Observation, inputs: Mapping[str, Tensor], module: HbirModule
 ) -> dict[str, OwnError]:
-    """Every operator of ``module`` on the baseline's values, in order of execution.
+    """Every operator (fused group) of ``module`` on the baseline's values, in order of execution.
 
     ``inputs``: graph inputs by name. Operators whose producers the baseline does not know (a model
     of another structure) raise ``AnalysisError`` naming them.
     """
     found: dict[str, OwnError] = {}
     function = module[0]
+    groups = function.groups()
     for name in function.operator_names():
         reference = baseline.records.get(name)
-        if reference is None:
-            continue
+        if reference is None or groups.get(name, name) != name:
+            continue  # an operator inside a fused group has no result that can be had alone
         runner = function.extract_operator(name)
         feed = {key: _value(key, baseline, inputs, name) for key in runner.inputs}
         result = runner(feed)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qtune.analysis.badcase import PERCENTILES
 from qtune.analysis.compare import LayerComparison
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
@@ -15,6 +15,7 @@ from qtune.report.page import Section, Table, render
 from qtune.report.svg import bars, curve, histogram
 
 MOST_BARS = 30
+PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
 
 
 def badcase_page(report: BadCaseReport) -> str:
@@ -23,79 +24,98 @@ def badcase_page(report: BadCaseReport) -> str:
         {"output": output, "metric": metric, "rank": rank, "index": index, "value": value}
         for output, metrics in report.output_to_badcase_info.items()
         for metric, cases in metrics.items()
-        for rank, (index, value) in enumerate(cases)
+        for rank, (index, value) in enumerate(cases, 1)
     ]
     statistics = report.statistics()
+    columns = ("output", "metric", "rank", "index", "value")
+    summary = tuple(statistics[0]) if statistics else ()
     sections = [
-        Section(
-            "Worst cases", tables=[Table(("output", "metric", "rank", "index", "value"), rows)]
-        ),
-        Section(
-            "Statistics", tables=[Table(tuple(statistics[0]) if statistics else (), statistics)]
-        ),
+        Section("Worst cases", tables=[Table(columns, rows)]),
+        Section("Statistics over all cases", tables=[Table(summary, statistics)]),
         *_distributions(report),
     ]
-    return render("Bad cases", sections, sortable=True)
+    count = max((len(v) for m in report.values.values() for v in m.values()), default=0)
+    subtitle = f"{count} cases searched, {len(report.indices)} kept"
+    return render("Bad cases", sections, subtitle=subtitle, sortable=True)
 
 
 def _distributions(report: BadCaseReport) -> list[Section]:
-    sections = []
-    for output, metrics in report.values.items():
-        for metric, values in metrics.items():
-            finite = [v for v in values if np.isfinite(v)]
-            if not finite:
-                continue
-            # towards the bad end: high percentiles of an error, low ones of a similarity
-            percentiles = (
-                [100 - p for p in PERCENTILES] if report.ascending[metric] else PERCENTILES
-            )
-            found = np.percentile(finite, percentiles)
-            rows = [
-                {"percentile": f"{p:g} %", "value": float(v)}
-                for p, v in zip(percentiles, found, strict=True)
-            ]
-            title = f"{metric} of output {output or '(single)'}"
-            picture = histogram(finite, title=title, x_label=metric)
-            table = Table(("percentile", "value"), rows)
-            sections.append(Section(title, tables=[table], pictures=[picture]))
-    return sections
+    return [
+        _distribution(output, metric, finite, ascending=report.ascending[metric])
+        for output, metrics in report.values.items()
+        for metric, values in metrics.items()
+        if (finite := [v for v in values if v is not None and math.isfinite(v)])
+    ]
+
+
+def _distribution(output: str, metric: str, values: Sequence[float], *, ascending: bool) -> Section:
+    # towards the bad end: high percentiles of an error, low ones of a similarity
+    percentiles = [100 - p for p in PERCENTILES] if ascending else list(PERCENTILES)
+    found = np.percentile(np.array(values), np.array(percentiles))
+    rows = [
+        {"percentile": f"{p:.4g} %", "value": float(v)}
+        for p, v in zip(percentiles, found, strict=True)
+    ]
+    picture = histogram(values, x_label=metric)
+    table = Table(("percentile", "value"), rows)
+    return Section(f"{metric} of {_named(output)}", tables=[table], pictures=[picture])
 
 
 def compare_page(comparison: LayerComparison, metrics: Sequence[MetricInfo]) -> str:
-    """One curve per metric over the layers, then the table."""
+    """One curve per metric over the layers, then the table; rows with advice are marked."""
+    labels = [name or str(i) for i, name in enumerate(comparison.names)]
     pictures = [
         curve(
             {metric.name: [row[metric.name] for row in comparison.rows]},
-            comparison.names,
+            labels,
             title=f"{metric.name} of each operator, in order of execution",
             y_label=metric.name,
         )
         for metric in metrics
         if comparison.rows and metric.name in comparison.columns
     ]
-    rows = [{**row, "bad": bool(row["advice"])} for row in comparison.rows]
+    rows = [
+        {"": i, "name": name, **row, "bad": bool(row["advice"])}
+        for i, (name, row) in enumerate(zip(comparison.names, comparison.rows, strict=True))
+    ]
+    advised = [row for row in rows if row["bad"]]
+    columns = ("", "name", *comparison.columns[1:])
     sections = [
         Section("Curves", pictures=pictures),
-        Section("Operators", tables=[Table(comparison.columns, rows, bad="bad")]),
+        Section("Operators", tables=[Table(columns, rows, bad="bad")]),
     ]
-    return render("Comparison per layer", sections, sortable=True)
+    if advised:
+        advice = Table(("name", "dtype", "qscale", "advice"), advised)
+        sections.insert(0, Section("Advice", tables=[advice]))
+    subtitle = f"{len(rows)} operators, {len(advised)} with advice"
+    return render("Comparison per layer", sections, subtitle=subtitle, sortable=True)
 
 
 def sensitivity_page(tables: Mapping[str, Sequence[SensitivityTable]]) -> str:
     """Bars of what int16 would gain, and the tables, per output and case."""
-    sections = []
-    for output, cases in tables.items():
-        for table in cases:
-            gain = f"qint8-qint16_{table.metric}"
-            top = [row for row in table.records() if row[gain] is not None][:MOST_BARS]
-            values = {f"{row['op_name']} {row['fake_stub_type']}": row[gain] for row in top}
-            picture = bars(values, title="gain of int16 over int8", x_label=gain)
-            rows = table.records()
-            sections.append(
-                Section(
-                    f"Output {output or '(single)'}, case {table.case}",
-                    tables=[Table(tuple(table.columns), rows)],
-                    pictures=[picture] if top else (),
-                )
-            )
-    return render("Sensitivity", sections, sortable=True)
+    sections = [
+        Section(_named(output), sections=[_ranking(table) for table in cases])
+        for output, cases in tables.items()
+    ]
+    return render(
+        "Sensitivity",
+        sections,
+        subtitle="Each fake-quantize alone, everything else in float; sorted by what int16 gains",
+        sortable=True,
+    )
+
+
+def _ranking(table: SensitivityTable) -> Section:
+    gain = f"qint8-qint16_{table.metric}"
+    rows = table.records()
+    top = [row for row in rows if row[gain] is not None][:MOST_BARS]
+    values = {f"{row['op_name']} {row['fake_stub_type']}": row[gain] for row in top}
+    picture = bars(values, title="gain of qint16 over qint8", x_label=gain)
+    head = {"mean": "mean over the cases", "worst": "worst of the cases"}
+    title = head.get(table.case, f"case {table.case}")
+    shown = Table(tuple(table.columns), rows)
+    return Section(title, tables=[shown], pictures=[picture] if top else ())
+
+
+def _named(output: str) -> str:
+    return f"output {output}" if output else "the output"

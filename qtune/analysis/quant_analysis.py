@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,32 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
 from qtune.analysis import files
 from qtune.analysis.badcase import BadCaseSearch
 from qtune.analysis.cases import BadCases, CaseStore
 from qtune.analysis.compare import LayerComparison, compare, selected
 from qtune.analysis.deprecated import accept_old
+from qtune.analysis.devices import device_of, inputs_on, refuse_processes
 from qtune.analysis.facts import facts_of
-from qtune.analysis.float_reference import moved_weights, observe_float
+from qtune.analysis.float_reference import observe_baseline
 from qtune.analysis.observe import Model, Observation, observe, require_torch, run_model
 from qtune.analysis.op_info import save_op_infos
 from qtune.analysis.outputs import PostProcess, scores
-from qtune.analysis.pairs import FLOAT, check_pair
+from qtune.analysis.pairs import check_pair
 from qtune.analysis.sensitivity import Row, sensitivity_lists, sensitivity_tables
 from qtune.analysis.tune import TuneGoal, tune
 from qtune.analysis.undisturbed import refuse_observing, same_randomness, undisturbed
 from qtune.capture.inputs import Inputs, as_inputs
-from qtune.capture.structure import flatten, unflatten
 from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.profiler.sensitivity_table import SensitivityTable
 
-_log = logging.getLogger("qtune.analysis")
 DEFAULT_METRICS = ("L1", "COSINE", "ATOL")
 DEFAULT_METRIC = "ATOL"
 DEFAULT_DIR = "./horizon_quant_analysis"
@@ -65,12 +61,12 @@ class QuantAnalysis:
         out_dir: str | None = None,
         metric_list: Sequence[str | MetricInfo] | None = None,
     ) -> None:
-        _refuse_processes()
+        refuse_processes()
         self.kinds = check_pair(baseline_model, analysis_model, analysis_model_type)
         self.baseline_model = baseline_model
         self.analysis_model = analysis_model
         self.analysis_model_type = analysis_model_type
-        self.device = _device(device_ids)
+        self.device = device_of(device_ids)
         self.post_process = post_process
         self.out_dir = Path(out_dir or DEFAULT_DIR)
         self.metric_list = [Metric.get_metric(m) for m in metric_list or DEFAULT_METRICS]
@@ -83,6 +79,10 @@ class QuantAnalysis:
     def badcase_report(self) -> BadCaseReport | None:
         """What ``auto_find_bad_case`` or ``load_bad_case`` found."""
         return self._cases.report
+
+    @property
+    def _models(self) -> tuple[Model, Model]:
+        return self.baseline_model, self.analysis_model
 
     def auto_find_bad_case(
         self,
@@ -104,7 +104,7 @@ class QuantAnalysis:
         self._check_states("auto_find_bad_case")
         store = CaseStore(self.out_dir / files.CASES, dump_in_run)
         search = BadCaseSearch(self.metric_list, topk, store, self.post_process)
-        with undisturbed(self.baseline_model, self.analysis_model, device=self._run_device()):
+        with undisturbed(*self._models, device=self._run_device()):
             report = search.run(self._run_both, data_generator, num_steps)
         files.write_report(self.out_dir, report)
         self._take_cases(BadCases(store, report))
@@ -160,11 +160,11 @@ class QuantAnalysis:
             index, Metric.get_metric(metric or DEFAULT_METRIC), out_name
         )
         on = torch.device("cpu") if run_on_cpu else self._run_device()
-        inputs = _inputs_on(self._case[1], on)
-        with undisturbed(self.baseline_model, self.analysis_model, device=on):
+        inputs = inputs_on(self._case[1], on)
+        with undisturbed(*self._models, device=on):
             if run_baseline_model:
                 with same_randomness():
-                    self._keep_run("baseline", self._observe_baseline(inputs))
+                    self._keep_run("baseline", observe_baseline(*self._models, inputs))
             if run_analysis_model:
                 with same_randomness():
                     found = observe(self.analysis_model, inputs, keep_inputs=True)
@@ -180,13 +180,7 @@ class QuantAnalysis:
         if set(self._runs) != {"baseline", "analysis"} or self._case is None:
             raise AnalysisError("compare_per_layer: both models must have run; call run() first")
         baseline, analysed = self._runs["baseline"], self._runs["analysis"]
-        facts = facts_of(
-            self.baseline_model,
-            self.analysis_model,
-            self.analysis_model_type,
-            self._case[1],
-            baseline,
-        )
+        facts = facts_of(*self._models, self.analysis_model_type, self._case[1], baseline)
         found = compare(baseline, analysed, self.metric_list, facts)
         found = found.only(selected(baseline, prefixes, types))
         files.write_comparison(self.out_dir, found, self.metric_list)
@@ -338,7 +332,7 @@ class QuantAnalysis:
 
     def _torch_model(self) -> PreparedModel:
         """The torch model whose stubs are ranked: the analysed one, else the baseline."""
-        for model in (self.analysis_model, self.baseline_model):
+        for model in reversed(self._models):
             if isinstance(model, PreparedModel):
                 return model
         raise AnalysisError(
@@ -346,28 +340,12 @@ class QuantAnalysis:
             f"{self.kinds[1]}; pass the model of pre_export as baseline, and load_bad_case()"
         )
 
-    def _observe_baseline(self, inputs: Inputs) -> Observation:
-        model, other = self.baseline_model, self.analysis_model
-        if self.kinds[0] != FLOAT or not isinstance(model, nn.Module):
-            return observe(model, inputs, keep_inputs=True)
-        prepared = require_torch(other, "run")
-        moved = moved_weights(model, prepared)
-        if moved:
-            _log.warning(
-                "%d weights differ between the float and the analysed model (first: %s). After "
-                "QAT the weights have moved, so differences per layer say little; compare with "
-                "the calibrated model.",
-                len(moved),
-                moved[0],
-            )
-        return observe_float(model, prepared, inputs, keep_inputs=True)
-
     def _keep_run(self, side: str, run: Observation) -> None:
         self._runs[side] = run
         save_op_infos(self.out_dir / files.OP_INFOS / side, run)
 
     def _run_both(self, inputs: Inputs) -> tuple[Any, Any]:
-        here = _inputs_on(inputs, self._run_device())
+        here = inputs_on(inputs, self._run_device())
         with same_randomness():
             baseline = run_model(self.baseline_model, here)
         with same_randomness():
@@ -378,7 +356,7 @@ class QuantAnalysis:
         return torch.device("cpu") if on_cpu else self.device
 
     def _check_states(self, where: str) -> None:
-        for model in (self.baseline_model, self.analysis_model):
+        for model in self._models:
             refuse_observing(model, where)
 
     def _take_cases(self, cases: BadCases) -> None:
@@ -386,26 +364,3 @@ class QuantAnalysis:
         self._tables.clear()
         self._runs.clear()
         self._case = None
-
-
-def _refuse_processes() -> None:
-    count = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    if count > 1:
-        raise NotImplementedError(
-            f"QuantAnalysis in {count} processes of torch.distributed is not done yet; run it in one"
-        )
-
-
-def _device(device_ids: int | None) -> torch.device:
-    if device_ids is None or not torch.cuda.is_available():
-        if device_ids is not None:
-            _log.info("device_ids=%s: no GPU here, the CPU is used", device_ids)
-        return torch.device("cpu")
-    return torch.device("cuda", device_ids)
-
-
-def _inputs_on(inputs: Inputs, device: torch.device) -> Inputs:
-    leaves, spec = flatten((inputs.args, dict(inputs.kwargs)))
-    moved = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    args, kwargs = unflatten(moved, spec)
-    return Inputs(*args, **kwargs)

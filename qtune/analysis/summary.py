@@ -38,7 +38,7 @@ def _key(row: Sequence[Any]) -> tuple[Any, ...]:
 def _cell(
     column: str, rows: Sequence[list[Any]], index: int, table: SensitivityTable, how: str
 ) -> float | None:
-    known = [row[index] for row in rows if row[index] is not None]
+    known: list[float] = [row[index] for row in rows if row[index] is not None]
     if not known:
         return None
     if any(math.isnan(value) for value in known):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +15,8 @@ from qtune.bpu.strategies import FastStrategy, FloatStrategy, ReferenceStrategy
 from qtune.errors import ArgumentError
 from qtune.hbir.builder import META_STAGE
 from qtune.hbir.result import Observer, OpResult
+
+_log = logging.getLogger("qtune.bpu")
 
 
 class Borders(Strategy, Protocol):
@@ -39,6 +42,7 @@ class Program:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.strategy = strategy
+        self.saturation: dict[str, int] = {}
         self.plan: Plan = build_plan(nodes, inputs, outputs, strategy)
         self._by_op = {
             step.result.op: node.outputs[0]
@@ -51,16 +55,21 @@ class Program:
     ) -> dict[str, torch.Tensor]:
         """Run on plain tensors in the order of the inputs; return plain tensors by output name."""
         watch = None if observe is None else self._watcher(observe)
+        saturated: dict[str, int] = {}
         with guard(), torch.no_grad():
             slots = [
                 self.strategy.enter(value, tensor)
                 for value, tensor in zip(self.inputs, tensors, strict=True)
             ]
-            results = execute(self.plan, slots, watch)
-            return {
+            results = execute(self.plan, slots, watch, saturated)
+            outputs = {
                 value.name or "": self.strategy.leave(value, slot)
                 for value, slot in zip(self.outputs, results, strict=True)
             }
+        self.saturation = saturated
+        for op, elements in saturated.items():
+            _log.warning("%s: %d accumulator elements left int32 and were clamped", op, elements)
+        return outputs
 
     def _watcher(self, observe: Observer) -> Callable[[ResultInfo, Any], None]:
         def watch(info: ResultInfo, slot: Any) -> None:

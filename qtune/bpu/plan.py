@@ -14,6 +14,7 @@ import onnx_ir as ir
 from qtune.errors import QtuneError, RunError
 from qtune.hbir.builder import META_DTYPE, META_OP, META_RESULT, META_SCALE
 from qtune.hbir.verify import describe_node
+from qtune.ops.gemm.saturation import count_saturation
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +133,23 @@ def result_info(node: ir.Node) -> ResultInfo:
 
 
 def execute(
-    plan: Plan, inputs: Sequence[Any], watch: Callable[[ResultInfo, Any], None] | None = None
+    plan: Plan,
+    inputs: Sequence[Any],
+    watch: Callable[[ResultInfo, Any], None] | None = None,
+    saturated: dict[str, int] | None = None,
 ) -> list[Any]:
-    """Run the steps on ``inputs`` (slot form); ``watch`` gets each operator's result."""
+    """Run the steps on ``inputs`` (slot form); ``watch`` gets each operator's result.
+
+    ``saturated`` collects, by operator, how many accumulator elements were clamped.
+    """
     slots: list[Any] = [None] * plan.slots
     slots[: len(inputs)] = inputs
+    counts = {} if saturated is None else saturated
     for step in plan.steps:
-        results = _run_step(step, slots)
+        with count_saturation() as count:
+            results = _run_step(step, slots)
+        if count.elements:
+            counts[step.op] = counts.get(step.op, 0) + count.elements
         for slot, value in zip(step.outputs, results, strict=True):
             slots[slot] = value
         if watch is not None and step.result is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +61,21 @@ class Conditions:
         """The result of ``call = (op, target, args, kwargs)`` as a symbolic size."""
         origin = self._tape.emit(*call, kind="size")
         return SizeInt(value, origin, self, text)
+
+    def broadcast(self, shapes: tuple[Any, ...], value: torch.Size) -> torch.Size:
+        """``torch.broadcast_shapes(*shapes)``, whose example result is ``value``."""
+        args = self._tape.convert(shapes)
+        node = self._tape.emit("call_function", torch.broadcast_shapes, args, kind="size")
+        return torch.Size(
+            [
+                self.number(
+                    ("call_function", operator.getitem, (node, dim), {}),
+                    size,
+                    f"broadcast_shapes(...)[{dim}]",
+                )
+                for dim, size in enumerate(value)
+            ]
+        )
 
     def flag(self, module: nn.Module, path: str) -> Any:
         """``module.training`` as the model reads it."""

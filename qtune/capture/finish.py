@@ -62,7 +62,7 @@ def _sort(value: Any) -> str:
 
 def notes_on_state(tape: Tape, restorer: Restorer, names: dict[int, str]) -> tuple[str, ...]:
     """Plain attributes that forward sets to computed tensors: a replay doesn't."""
-    notes = []
+    notes = list(restorer.random_notes())
     for module, name, value in restorer.rebound_attributes():
         entries = [tape.ledger.find(tensor) for tensor in tensors_in(value)]
         if any(entry is not None and entry.node in tape.changing for entry in entries):

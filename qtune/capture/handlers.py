@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from qtune.capture.calls import Call, Calls
-from qtune.capture.nodes import tensors_in
+from qtune.capture.nodes import map_leaves, tensors_in
+from qtune.capture.sizes import plain
 from qtune.capture.tape import Tape
 
 
@@ -92,6 +93,17 @@ class ModelHandlers:
         """``len(tensor)`` as a size."""
         with torch._C.DisableTorchFunction():
             return self.tape.conditions.size(tensor, 0)
+
+    def seed(self) -> None:
+        """Seeding is no call on tensors; replays would draw other numbers."""
+        raise self.tape.conditions.refusal(
+            "forward seeds torch's random generator, which can't be recorded; seed before the call"
+        )
+
+    def broadcast(self, shapes: Any, original: Any) -> Any:
+        """``torch.broadcast_shapes`` of sizes."""
+        value = original(*map_leaves(shapes, plain))
+        return self.tape.conditions.broadcast(shapes, value)
 
     def _identity(self, cls: type, args: Any, original: Any) -> Any:
         """torch's carrier of full backward hooks: the same values in new tensors."""

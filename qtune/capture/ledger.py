@@ -107,9 +107,13 @@ class Ledger:
 
 
 def storage_key(tensor: Tensor) -> int | None:
-    """Identity of the memory of a tensor, or ``None`` for tensors without a plain storage."""
+    """Identity of the memory of a tensor, or ``None`` for tensors without a plain storage.
+
+    The address, where there is one: NumPy and DLPack make other storages of the same memory.
+    """
     try:
-        return int(tensor.untyped_storage()._cdata)
+        storage = tensor.untyped_storage()
+        return int(storage.data_ptr() or storage._cdata)
     except (NotImplementedError, RuntimeError):
         return None
 

@@ -40,6 +40,12 @@ class Handlers(Protocol):
     def length(self, tensor: Tensor) -> Any:
         """``len(tensor)``."""
 
+    def seed(self) -> None:
+        """``torch.manual_seed(...)``."""
+
+    def broadcast(self, shapes: Any, original: Any) -> Any:
+        """``torch.broadcast_shapes(*shapes)``."""
+
 
 @contextmanager
 def installed(handlers: Handlers) -> Iterator[None]:
@@ -55,6 +61,9 @@ def installed(handlers: Handlers) -> Iterator[None]:
             (nn.Module, "training", _training(handlers, active)),
             (torch.autograd.Function, "apply", _apply(handlers, active)),
             (torch.jit.ScriptFunction, "__call__", _scripted(handlers, active)),
+            (torch, "broadcast_shapes", _broadcast(handlers, active)),
+            (torch, "manual_seed", _seed(handlers, active)),
+            (torch.random, "manual_seed", _seed(handlers, active)),
             # len() insists on a real int, so Tensor.__len__ alone can't answer with a size
             (builtins, "len", _length(handlers, active)),
         ):
@@ -122,6 +131,26 @@ def _scripted(handlers: Handlers, active: Callable[[], bool]) -> Callable[..., A
         return handlers.scripted(function, args, kwargs, original)
 
     return call
+
+
+def _broadcast(handlers: Handlers, active: Callable[[], bool]) -> Callable[..., Any]:
+    original = torch.broadcast_shapes
+
+    def broadcast(*shapes: Any) -> Any:
+        return handlers.broadcast(shapes, original) if active() else original(*shapes)
+
+    return broadcast
+
+
+def _seed(handlers: Handlers, active: Callable[[], bool]) -> Callable[[int], Any]:
+    original = torch.manual_seed
+
+    def seed(value: int) -> Any:
+        if active():
+            handlers.seed()
+        return original(value)
+
+    return seed
 
 
 def _length(handlers: Handlers, active: Callable[[], bool]) -> Callable[[Any], Any]:

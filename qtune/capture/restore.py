@@ -62,6 +62,11 @@ class Restorer:
             yield from attributes.rebound_attributes()
 
 
+    def random_notes(self) -> Iterator[str]:
+        """What forward did with random state that a recorded graph can't repeat."""
+        yield from self._random.notes()
+
+
 class _Attributes:
     """The attributes of one module, one level deep."""
 
@@ -105,6 +110,15 @@ class _RandomState:
         self._numpy = _numpy_random()
         self._numpy_state = self._numpy.get_state() if self._numpy is not None else None
 
+    def notes(self) -> Iterator[str]:
+        now = self._numpy.get_state() if self._numpy is not None else None
+        is_same = _comparable(now) == _comparable(self._numpy_state)
+        if random.getstate() != self._python or not is_same:
+            yield (
+                "forward draws random numbers from Python or NumPy; the recorded graph repeats "
+                "those of the example"
+            )
+
     def restore(self) -> None:
         torch.set_rng_state(self._torch)
         if self._cuda is not None:
@@ -112,6 +126,11 @@ class _RandomState:
         random.setstate(self._python)
         if self._numpy is not None:
             self._numpy.set_state(self._numpy_state)
+
+
+def _comparable(state: Any) -> Any:
+    """NumPy's state without arrays."""
+    return None if state is None else (state[1].tobytes(), *state[2:])
 
 
 def _uses_cuda() -> bool:

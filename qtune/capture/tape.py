@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from qtune.capture.aliases import Aliases
@@ -111,6 +112,12 @@ class Tape:
             return self.node_of(value)
         if is_symbol(value):
             return self.symbol_node(value)
+        if isinstance(value, torch.Generator):
+            raise CaptureError(
+                f"{caller()}: a random generator is an argument; the recorded graph would go on "
+                "where this run stopped. Draw from torch's own generator, or take the random "
+                "tensor as an input"
+            )
         if isinstance(value, slice):
             return slice(*map(self.convert, (value.start, value.stop, value.step)))
         if isinstance(value, tuple):

@@ -134,6 +134,12 @@ class Function:
         """
         return self.program(mode).run(check_feed(self, inputs), observe)
 
+    @property
+    def saturation(self) -> dict[str, int]:
+        """Operator -> accumulator elements that were clamped in the latest run (numerics 2.1)."""
+        programs = self._programs.values()
+        return {op: n for program in programs for op, n in program.saturation.items()}
+
     def program(self, mode: str = "fast") -> Program:
         """The execution plan for ``mode``, made at first use."""
         if mode not in {"fast", "reference"}:

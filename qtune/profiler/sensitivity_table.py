@@ -45,12 +45,16 @@ class SensitivityTable:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def sort_by_column(self, name: str, descending: bool = True) -> SensitivityTable:
-        """A table sorted by a column; cells without a value come last."""
+        """A table sorted by a column; NaN, the worst of all, comes first, cells without value last.
+
+        Rows of equal value keep their order.
+        """
         index = self._index(name)
-        known = [row for row in self.rows if row[index] is not None and row[index] == row[index]]
-        unknown = [row for row in self.rows if row[index] is None or row[index] != row[index]]
-        ordered = sorted(known, key=lambda row: row[index], reverse=descending)
-        return self._with(self.columns, ordered + unknown)
+        known = [row for row in self.rows if row[index] is not None]
+        nan = [row for row in known if row[index] != row[index]]
+        numbers = [row for row in known if row[index] == row[index]]
+        ordered = sorted(numbers, key=lambda row: row[index], reverse=descending)
+        return self._with(self.columns, nan + ordered + [r for r in self.rows if r[index] is None])
 
     def with_column(self, name: str, values: Sequence[Any]) -> SensitivityTable:
         """A table with one more column."""

@@ -47,7 +47,7 @@ class _Parts:
         self._make_room()
         with self.ops.graph.inserting_before(node):
             attrs = {**self.op.attrs, **node.kwargs}
-            result = spec.decompose(self, Bound(self._operands(), attrs))  # type: ignore[arg-type]
+            result = spec.decompose(self, Bound(self._operands(), attrs))
         if isinstance(result, tuple):
             _redirect_items(node, result)
         else:

@@ -95,11 +95,15 @@ def _owners(ops: Operators) -> dict[int, list[str]]:
             owners.setdefault(id(value), []).extend([str(node.target)] * len(node.users))
         elif op is not None and op.name not in seen:
             seen.add(op.name)
-            for name in dict.fromkeys(op.params.values()):
-                value = getattr(op, name)
-                if value is not None:
-                    owners.setdefault(id(value), []).append(f"{op.name}.{name}")
+            for name, value in _own_parameters(op).items():
+                owners.setdefault(id(value), []).append(f"{op.name}.{name}")
     return owners
+
+
+def _own_parameters(op: QATOp) -> dict[str, Any]:
+    """The parameters and buffers that fill roles of the operator, by attribute."""
+    values = {name: getattr(op, name) for name in op.params.values()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _fold(ops: Operators, gemm: fx.Node, bn: fx.Node) -> None:

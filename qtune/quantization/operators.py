@@ -149,7 +149,7 @@ class Operators:
             return f"no operator of the registry fits {spelling}"
         spec, target = found
         bound = target.bind(*node.args, **node.kwargs)
-        owned = self._owned(node, spec, bound, spelling)
+        owned = self._owned(node, spec, bound)
         if owned is not None:
             return owned
         return Call(spec, bound, self._function_name(node, spec), spelling)
@@ -163,16 +163,15 @@ class Operators:
         is_other = isinstance(other, QATOp) and other.op != spec.name
         return f"{path}.{spec.name}" if is_other else str(path)
 
-    def _owned(self, node: fx.Node, spec: OpSpec, bound: Bound, spelling: str) -> Call | None:
+    def _owned(self, node: fx.Node, spec: OpSpec, bound: Bound) -> Call | None:
         """A call that a layer with its own ``forward`` makes with its own weight.
 
         It stands for the layer: it takes the layer's name and parameters.
         """
         path = node.meta.get("scope", "")
         weight = _weight(spec, bound)
-        if not path or weight is None or weight.target.rpartition(".")[0] != path:
+        if not path or weight is None or str(weight.target).rpartition(".")[0] != path:
             return None
-        owner = self.model.get_submodule(path)
         owner = self._float_module(path)
         found = registry.find_module(type(owner))
         if found is None or found[0] is not spec:

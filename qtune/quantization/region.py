@@ -100,7 +100,7 @@ class _Classifier:
         return Kind.INSIDE if any(k in inside for k in self._inputs(node)) else Kind.OUTSIDE
 
     def _float_reason(self, node: fx.Node, op: QATOp | None) -> str | None:
-        """Why the call is float; ``""`` where there is nothing to quantize, ``None`` if it is not."""
+        """Why the call is float; ``""`` where nothing can be quantized, ``None`` if it is not."""
         kinds = set(self._inputs(node))
         floats = kinds - {Kind.PLAIN}
         if op is None:

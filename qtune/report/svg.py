@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 9.0, 3.2
 MAX_TICKS = 60
+FAR = 3.0
+RED = "#b3261e"
 COLORS = ("#1f5fa8", "#c4561b", "#2d7d46", "#7a4ca0", "#8a6d00", "#b3224b", "#3d7f8f")
 
 
@@ -24,14 +26,20 @@ def curve(
     y_label: str = "",
     limit: float | None = None,
     log: bool = False,
+    bad: Collection[str] = (),
 ) -> str:
-    """One line per series over the layers ``labels`` in order of execution."""
+    """One line per series over the layers ``labels`` in order of execution.
+
+    Layers whose name is in ``bad`` are marked red.
+    """
     figure, axes = _axes(title, y_label)
     for color, (name, values) in zip(_colors(len(series)), series.items(), strict=True):
         points = [math.nan if v is None or not math.isfinite(v) else v for v in values]
         axes.plot(range(len(points)), points, marker=".", lw=1.3, color=color, label=name)
+        marked = [i for i, label in enumerate(labels) if label in bad]
+        axes.plot(marked, [points[i] for i in marked], "o", ms=5, color=RED, zorder=3)
     if limit is not None:
-        axes.axhline(limit, color="#b00020", lw=1, ls="--", label=f"limit {limit:g}")
+        axes.axhline(limit, color=RED, lw=1, ls="--", label=f"limit {limit:g}")
     if log and all(v is None or v > 0 for values in series.values() for v in values):
         axes.set_yscale("log")
     _ticks(axes, labels)
@@ -46,18 +54,26 @@ def bars(
     title: str = "",
     x_label: str = "",
     limit: float | None = None,
+    bad: Collection[str] | None = None,
 ) -> str:
-    """Horizontal bars, in the order given (the first on top)."""
+    """Horizontal bars, in the order given (the first on top).
+
+    Those in ``bad``, by default those above ``limit``, are red. A limit far beyond all bars is
+    named in the label, so that the bars can still be told apart.
+    """
     names, numbers = list(values), [v or 0.0 for v in values.values()]
     figure, axes = _axes(title, "", height=0.6 + 0.24 * max(len(names), 3))
     shown = [v if math.isfinite(v) else 0.0 for v in numbers]
-    colors = ["#b00020" if limit is not None and v > limit else COLORS[0] for v in shown]
-    axes.barh(range(len(names)), shown, color=colors)
+    if bad is None:
+        bad = {n for n, v in zip(names, shown, strict=True) if limit is not None and v > limit}
+    axes.barh(range(len(names)), shown, color=[RED if n in bad else COLORS[0] for n in names])
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
+    if limit is not None and limit > FAR * max(shown, default=0.0) > 0:
+        x_label = f"{x_label} (limit {limit:g})"
+    elif limit is not None:
+        axes.axvline(limit, color=RED, lw=1, ls="--")
     axes.set_xlabel(x_label, fontsize=8)
-    if limit is not None:
-        axes.axvline(limit, color="#b00020", lw=1, ls="--")
     return _svg(figure)
 
 

@@ -133,10 +133,6 @@ def test_custom_operators_are_one_call() -> None:
     assert torch.ops.qtune_tests.twice.default in targets(recorded)
 
 
-def leaks(*args: Any) -> None:
-    """Parametrization ids below are the names of these functions."""
-
-
 def by_numpy(x: Tensor) -> Tensor:
     return x + torch.from_numpy(np.exp(x.numpy()))
 
@@ -147,6 +143,27 @@ def by_array(x: Tensor) -> Tensor:
 
 def by_dlpack(x: Tensor) -> Tensor:
     return x + torch.from_dlpack(x)
+
+
+def by_capsule(x: Tensor) -> Tensor:
+    return x + torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x))
+
+
+def by_pickle(x: Tensor) -> Tensor:
+    return pickle.loads(pickle.dumps(x)) * 2
+
+
+def by_seed(x: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    return x + torch.rand(3)
+
+
+def by_generator(x: Tensor) -> Tensor:
+    return x + torch.rand(3, generator=torch.Generator().manual_seed(1))
+
+
+def by_branches(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, lambda t: t * 2, lambda t: t * 3, (x,))
 
 
 def by_vmap(x: Tensor) -> Tensor:
@@ -174,6 +191,11 @@ def by_detached_memory(x: Tensor) -> Tensor:
     [
         (by_numpy, "`numpy` hands a tensor"),
         (by_array, "`__array__` hands a tensor"),
+        (by_dlpack, "`__dlpack__` hands a tensor"),
+        (by_capsule, "shares the memory of a recorded one"),
+        (by_pickle, "in code that recording can't see"),
+        (by_seed, "seeds torch's random generator"),
+        (by_generator, "a random generator is an argument"),
         (by_vmap, "torch.func.vmap"),
         (by_grad, "torch.func transforms"),
         (by_parameter, "shares the memory of a recorded one"),
@@ -186,6 +208,11 @@ def test_computation_that_cannot_be_seen_is_refused(function: Any, message: str)
     with pytest.raises(CaptureError, match=message) as raised:
         capture(Lambda(function), data(2, 3))
     assert "test_opaque.py:" in str(raised.value)
+
+
+def test_torch_cond_is_refused() -> None:
+    with pytest.raises(CaptureError, match="HigherOrderOperator cond"):
+        capture(Lambda(by_branches), data(2, 3))
 
 
 def test_numpy_of_constants_is_allowed() -> None:

@@ -339,6 +339,7 @@ def test_sizes_reach_torch_functions_that_take_them_as_ints() -> None:
                 torch.cat([x, torch.ones(n, 1, *x.shape[2:])], dim=1),
                 x / n + n * x - n,
                 x.roll(n, 0),
+                x[:1].expand(torch.broadcast_shapes(x.shape, (1, c, 1, 1))),
                 x.new_ones(len(x)),
                 x.sum() / x.numel(),
             )

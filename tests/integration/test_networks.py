@@ -14,7 +14,7 @@ from torch import Tensor
 from qtune.capture.structure import flatten
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
-from qtune.quantization import FakeQuantState, QconfigSetter, prepare, set_fake_quantize
+from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
 
 from ..quantization.flow import calib, off, prep, run
 from .networks import INT16, NETWORKS, Network
@@ -27,10 +27,10 @@ def leaves(output: Any) -> list[Tensor]:
 
 
 @cache
-def calibrated(network: Network, setter: QconfigSetter | None = None) -> PreparedModel:
+def calibrated(network: Network, int16: bool = False) -> PreparedModel:
     """The calibrated model, made once; tests must leave it as it is."""
     data = network.data()
-    p = prep(network.model(), data[0], qconfig_setter=setter)
+    p = prep(network.model(), data[0], qconfig_setter=INT16 if int16 else None)
     calib(p, data)
     return p
 
@@ -62,8 +62,8 @@ def test_calibration_runs_the_float_model(network: Network) -> None:
 def test_validation_is_close_to_float_and_int16_is_closer(network: Network) -> None:
     model, data = network.model(), network.data()
     errors = []
-    for setter in (None, INT16):
-        p = calibrated(network, setter)
+    for int16 in (False, True):
+        p = calibrated(network, int16)
         pairs = zip(leaves(run(p, data[0])), leaves(run(model, data[0])), strict=True)
         errors.append(max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs))
     # a handful of int8 steps (1/127.5 each) add up over the layers of these nets

@@ -65,9 +65,9 @@ class QATOp(nn.Module):
 
     def quantize_input(self, index: int, quantizer: FakeQuantize) -> None:
         """Give operand ``index`` a fake-quantize of its own."""
-        if _INPUTS not in self._modules:
-            self._modules[_INPUTS] = nn.ModuleDict()
-        self._modules[_INPUTS][str(index)] = quantizer  # type: ignore[index]
+        inputs = self._modules.setdefault(_INPUTS, nn.ModuleDict())
+        if isinstance(inputs, nn.ModuleDict):
+            inputs[str(index)] = quantizer
 
     def __getattr__(self, name: str) -> Any:
         if name == _INPUTS and _INPUTS not in self._modules:
@@ -152,8 +152,9 @@ class QATOp(nn.Module):
         if self.weight_fake_quant is None:
             return weight
         groups = self.weight_groups(attrs)
-        quantized = self.weight_fake_quant(channel_view(weight, groups))
-        return channel_unview(quantized, groups)
+        view = self.weight_fake_quant(channel_view(weight, groups))
+        quantized: torch.Tensor = channel_unview(view, groups)
+        return quantized
 
     def weight_groups(self, attrs: Mapping[str, Any]) -> int:
         """Groups that the weight's channel axis must be unfolded by (``OpSpec.weight_groups``)."""

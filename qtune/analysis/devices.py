@@ -1,0 +1,40 @@
+"""Where an analysis runs."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+import torch.distributed as dist
+
+from qtune.capture.inputs import Inputs
+from qtune.capture.structure import flatten, unflatten
+
+_log = logging.getLogger("qtune.analysis")
+
+
+def refuse_processes() -> None:
+    """Raise where several processes would each do the whole work and write the same files."""
+    count = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if count > 1:
+        raise NotImplementedError(
+            f"QuantAnalysis in {count} processes of torch.distributed is not done yet; run it in "
+            "one process"
+        )
+
+
+def device_of(device_ids: int | None) -> torch.device:
+    """The GPU of that index; the CPU for ``None`` and where there is no GPU (said in the log)."""
+    if device_ids is None or not torch.cuda.is_available():
+        if device_ids is not None:
+            _log.info("device_ids=%s: no GPU here, the CPU is used", device_ids)
+        return torch.device("cpu")
+    return torch.device("cuda", device_ids)
+
+
+def inputs_on(inputs: Inputs, device: torch.device) -> Inputs:
+    """The same call with its tensors on ``device``."""
+    leaves, spec = flatten((inputs.args, dict(inputs.kwargs)))
+    moved = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    args, kwargs = unflatten(moved, spec)
+    return Inputs(*args, **kwargs)

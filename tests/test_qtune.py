@@ -1,0 +1,22 @@
+"""The root package: the toolchain's names, and nothing heavy until it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import qtune
+
+
+def test_names_of_the_root() -> None:
+    assert qtune.March("nash-e") is qtune.March.NASH_E
+    assert (qtune.qint8.qmin, qtune.qint16.qmax) == (-128, 32767)
+    assert qtune.Inputs(1, a=2).kwargs == {"a": 2}
+    assert qtune.quantization.prepare is not None
+    assert qtune.bpu.__name__ == "qtune.bpu"
+
+
+def test_import_loads_neither_torch_nor_numpy() -> None:
+    code = "import sys, qtune; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
