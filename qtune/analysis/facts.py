@@ -67,7 +67,7 @@ def quantized_gemm_outputs(model: PreparedModel) -> list[str]:
 
 def _comes_from_gemm(model: PreparedModel, value: fx.Node) -> bool:
     maker = operator_of(model, value)
-    while maker is not None and maker.spec.rule is Rule.INPUT_SCALE:
+    while maker is not None and maker.spec.rule is Rule.INPUT_SCALE and maker.spec.fuse is None:
         source = value.args[0] if value.args else None
         if not isinstance(source, fx.Node):
             return False

@@ -46,7 +46,7 @@ class DoubleStep:
         self.addend = c.bias.double().mul(self.factor).add(offset(out) + 0.5)
         self.low, self.high = lo + offset(out), hi + offset(out)
         extent = (self.factor.abs() * bound + self.addend.abs()).max()
-        self.fits_int16 = True
+        self.fits_int16 = float(extent) < _INT16_REACH
 
     @staticmethod
     def is_exact(c: Constants, bound: int, out: QuantDType) -> bool:

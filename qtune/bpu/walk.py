@@ -153,9 +153,14 @@ class Walk:
         if isinstance(operand, (FloatValue, PlainValue)):
             value: ir.Value = operand.value
             return value
-        exact = self._leave_integers(operand)
+        try:
+            exact = self._leave_integers(operand)
+            problem = f"{_op(node)}: {reason}"
+        except (ConvertError, MarchError) as error:
+            exact, problem = None, str(error)
         if exact is None:
-            self.violations.append(f"{_op(node)}: {reason}")
+            if problem not in self.violations:
+                self.violations.append(problem)
             return self.ctx.constant(np.zeros(_shape(node.inputs[0]) or (), np.float32))
         self._implicit[exact.value] = frozenset({f"{_op(node)}: {reason}"})
         return exact.value  # type: ignore[no-any-return]
@@ -220,9 +225,9 @@ class Walk:
         return found
 
     def _note_inputs(self, node: ir.Node, operands: tuple[Operand | None, ...]) -> None:
+        traffic = self._traffic(node)  # the facts may lie on the FakeQuant of the weight
         if _is_requantized_input(node):
             return
-        traffic = self._traffic(node)
         for value, operand in zip(node.inputs, operands, strict=True):
             foreign = value is not None and self._makers.get(value) != _op(node)
             if foreign and isinstance(operand, QValue):

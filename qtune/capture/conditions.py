@@ -26,7 +26,7 @@ class Conditions:
         self._tape = tape
         self._guarded: set[Any] = set()
         self._sizes: dict[tuple[fx.Node, int], fx.Node] = {}
-        self.flags: list[tuple[Flag, str]] = []
+        self.flags: list[Flag] = []
 
     @property
     def recording(self) -> bool:
@@ -62,10 +62,10 @@ class Conditions:
         origin = self._tape.emit(*call, kind="size")
         return SizeInt(value, origin, self, text)
 
-    def broadcast(self, shapes: tuple[Any, ...], value: torch.Size) -> torch.Size:
-        """``torch.broadcast_shapes(*shapes)``, whose example result is ``value``."""
+    def broadcast(self, function: Callable[..., Any], shapes: Any, value: torch.Size) -> torch.Size:
+        """``function(*shapes)``, torch's ``broadcast_shapes``, which gave ``value``."""
         args = self._tape.convert(shapes)
-        node = self._tape.emit("call_function", torch.broadcast_shapes, args, kind="size")
+        node = self._tape.emit("call_function", function, args, kind="size")
         return torch.Size(
             [
                 self.number(
@@ -82,7 +82,7 @@ class Conditions:
         target = f"{path}.training" if path else "training"
         origin = self._tape.emit("get_attr", target, (), kind="attribute")
         flag = Flag(bool(vars(module)["training"]), origin, self, target)
-        self.flags.append((flag, caller()))
+        self.flags.append(flag)
         return flag
 
     def size_node(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> fx.Node:
@@ -111,7 +111,7 @@ class Conditions:
 
     def guard_result(self, call: tuple[str, Any, Any, Any], value: Any, text: str) -> None:
         """Record that ``call = (op, target, args, kwargs)`` gave ``value``, which is no tensor."""
-        key = ("result", repr(call))
+        key = ("result", repr(call), repr(value))
         if key in self._guarded:
             return
         self._guarded.add(key)

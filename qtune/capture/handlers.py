@@ -103,7 +103,7 @@ class ModelHandlers:
     def broadcast(self, shapes: Any, original: Any) -> Any:
         """``torch.broadcast_shapes`` of sizes."""
         value = original(*map_leaves(shapes, plain))
-        return self.tape.conditions.broadcast(shapes, value)
+        return self.tape.conditions.broadcast(original, shapes, value)
 
     def _identity(self, cls: type, args: Any, original: Any) -> Any:
         """torch's carrier of full backward hooks: the same values in new tensors."""

@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 
 from qtune.capture.guards import ConstantInfo
 from qtune.capture.ledger import Entry, storage_key
+from qtune.capture.restore import plain_attributes
 from qtune.capture.source import caller
 from qtune.errors import CaptureError
 
@@ -28,7 +29,8 @@ class Origins:
         for name, tensor in owned_tensors(model):
             self._owned.setdefault(id(tensor), name)
         self._owned_storage = {storage_key(tensor) for _, tensor in owned_tensors(model)} - {None}
-        self._attributes = _plain_attributes(model)
+        self._attributes = {id(tensor): name for name, tensor in plain_attributes(model).items()}
+        self._taken = {*vars(model), *(name for name, _ in owned_tensors(model))}
         self.constants: dict[str, tuple[Tensor, ConstantInfo]] = {}
         self._changed: set[fx.Node] = set()
         self._unseen: dict[int, tuple[Tensor, str]] = {}
@@ -58,7 +60,10 @@ class Origins:
 
     def keep(self, tensor: Tensor, source: str) -> str:
         """Keep a copy of a constant; its name."""
-        name = CONSTANT.format(len(self.constants))
+        number = len(self.constants)
+        while CONSTANT.format(number) in self._taken or CONSTANT.format(number) in self.constants:
+            number += 1
+        name = CONSTANT.format(number)
         info = ConstantInfo(name, tuple(tensor.shape), str(tensor.dtype), source)
         with self._tape.paused():
             self.constants[name] = (tensor.detach().clone(), info)
@@ -126,12 +131,3 @@ def refuse_transforms(tensor: Tensor) -> None:
             f"{caller()}: torch.func transforms (vmap, grad, jvp) can't be recorded; write the "
             "batched computation out, or put the transform into a torch.autograd.Function"
         )
-
-
-def _plain_attributes(model: nn.Module) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor):
-                found[id(value)] = f"{path}.{name}" if path else name
-    return found

@@ -134,7 +134,7 @@ def _scripted(handlers: Handlers, active: Callable[[], bool]) -> Callable[..., A
 
 
 def _broadcast(handlers: Handlers, active: Callable[[], bool]) -> Callable[..., Any]:
-    original = torch.broadcast_shapes
+    original: Callable[..., Any] = torch.broadcast_shapes
 
     def broadcast(*shapes: Any) -> Any:
         return handlers.broadcast(shapes, original) if active() else original(*shapes)

@@ -52,7 +52,7 @@ def capture(
             "Pass one example"
         )
     inputs = Inputs(*examples[0].args, **{**examples[0].kwargs, **(kwargs or {})})
-    _refuse_lazy(model)
+    _refuse_unrecordable(model)
     grad = torch.is_grad_enabled()
     # out of inference mode, which keeps no record of changes in place
     with torch.inference_mode(False), torch.set_grad_enabled(grad):
@@ -81,7 +81,7 @@ def _record(
             output = _run_model(handlers, restorer, args, kwargs)
         except _NeedsBool:
             return None
-        if any(not flag.used for flag, _ in tape.conditions.flags):
+        if any(not flag.used for flag in tape.conditions.flags):
             return None
         with torch._C.DisableTorchFunction():
             write_buffers(tape, restorer)
@@ -143,7 +143,12 @@ def _isolated(leaf: Any) -> Any:
     return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
 
-def _refuse_lazy(model: nn.Module) -> None:
+def _refuse_unrecordable(model: nn.Module) -> None:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            f"capture: the model is TorchScript ({type(model).__name__}), whose inside can't be "
+            "recorded; pass the Python model it was made from"
+        )
     for name, tensor in owned_tensors(model):
         if torch.nn.parameter.is_lazy(tensor):
             raise CaptureError(

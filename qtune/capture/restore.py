@@ -19,23 +19,24 @@ _CONTAINERS = ("_parameters", "_buffers", "_modules")
 class Restorer:
     """The state of a model before it runs.
 
-    Buffers are copied beforehand (batch norm changes them below what torch tells); parameters only
-    when something is about to write to them (:meth:`save`).
+    Buffers and plain tensor attributes are copied beforehand (batch norm changes its buffers below
+    what torch tells); parameters only when something is about to write to them (:meth:`save`).
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._attributes = [_Attributes(module) for module in model.modules()]
         self._grads = [(p, p.grad) for p in model.parameters()]
-        self._saved = [(b, b.detach().clone()) for b in model.buffers() if not _is_lazy(b)]
-        self._waiting = {storage_key(p): p for p in model.parameters() if not _is_lazy(p)}
+        kept = [*model.buffers(), *plain_attributes(model).values()]
+        self._saved = [(t, t.detach().clone()) for t in kept if not _is_lazy(t)]
+        self._waiting: dict[int | None, list[Tensor]] = {}
+        for parameter in model.parameters():
+            if not _is_lazy(parameter):
+                self._waiting.setdefault(storage_key(parameter), []).append(parameter)
         self._random = _RandomState()
 
     def save(self, tensor: Tensor) -> None:
         """``tensor`` is about to change: keep the parameter that it is, or is a view of."""
-        if not self._waiting:
-            return
-        parameter = self._waiting.pop(storage_key(tensor), None)
-        if parameter is not None:
+        for parameter in self._waiting.pop(storage_key(tensor), ()):
             self._saved.append((parameter, parameter.detach().clone()))
 
     def restore(self) -> None:
@@ -60,7 +61,6 @@ class Restorer:
         """Plain attributes that forward set: module, name, present value."""
         for attributes in self._attributes:
             yield from attributes.rebound_attributes()
-
 
     def random_notes(self) -> Iterator[str]:
         """What forward did with random state that a recorded graph can't repeat."""
@@ -145,6 +145,16 @@ def _numpy_random() -> Any:
 
 def _is_lazy(tensor: Tensor) -> bool:
     return torch.nn.parameter.is_lazy(tensor)
+
+
+def plain_attributes(model: nn.Module) -> dict[str, Tensor]:
+    """Tensors that modules hold as neither parameters nor buffers, by name."""
+    found: dict[str, Tensor] = {}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                found[f"{path}.{name}" if path else name] = value
+    return found
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from torch import fx, nn
 
 from qtune.capture.inputs import as_inputs
+from qtune.check.calls import call_counts, countable
 from qtune.errors import ArgumentError
-from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel, UnfusedOps
 from qtune.nn.propagate import operand_quantizer, value_quantizers
 from qtune.nn.qat.op import QATOp, iter_ops
@@ -20,12 +20,14 @@ from qtune.ops.spec import FuseRole
 from qtune.qconfig.explain import explain
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.report.files import write_text
+from qtune.report.screen import show
 from qtune.report.table import text_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FLOAT32 = "torch.float32"
+NO_QCONFIG = "qconfig = None"
 OUTPUT_COLUMNS = ("Module Name", "Module Type", "Input dtype", "out dtype", "ch_axis", "observer")
 WEIGHT_COLUMNS = ("Module Name", "Module Type", "weight dtype", "ch_axis", "observer")
 MESSAGE_COLUMNS = ("Module Name", "Module Type", "Msg")
@@ -68,8 +70,8 @@ class CheckReport:
     """What ``check_qat_model`` found; true if nothing is shared, unused or left unfused.
 
     ``call_counts``: runs of every operator in one forward. ``types``: operator -> printed type.
-    ``unobserved``: fake-quantizes that never saw data. ``explanation``: how every dtype was
-    decided.
+    ``unobserved``: fake-quantizes that never saw data. ``calibrated``: whether any did.
+    ``explanation``: how every dtype was decided.
     """
 
     unfused: tuple[UnfusedOps, ...]
@@ -80,6 +82,7 @@ class CheckReport:
     messages: tuple[Message, ...]
     float_ops: tuple[tuple[str, str, str], ...] = ()
     unobserved: tuple[str, ...] = ()
+    calibrated: bool = False
     explanation: str = ""
 
     def __bool__(self) -> bool:
@@ -103,6 +106,13 @@ class CheckReport:
     def __str__(self) -> str:
         return "\n\n".join(self._sections()) + "\n"
 
+    def abnormal(self) -> str:
+        """Only what asks for a look: unfused patterns, odd call counts, unexpected qconfigs."""
+        parts = list(self._unfused_text())
+        if any(count != 1 for count in self.call_counts.values()):
+            parts.append(self._calls_text())
+        return "\n\n".join([*parts, *self._messages_text()])
+
     def _sections(self) -> Iterator[str]:
         yield from self._unfused_text()
         yield self._calls_text()
@@ -114,14 +124,11 @@ class CheckReport:
         weights = [(w.name, w.type, w.dtype, w.ch_axis, w.observer) for w in self.weights]
         if weights:
             yield "Weight qconfig:\n" + text_table(weights, WEIGHT_COLUMNS)
-        if self.messages:
-            messages = [(m.name, m.type, m.text) for m in self.messages]
-            head = "Please check if these OPs qconfigs are expected..\n"
-            yield head + text_table(messages, MESSAGE_COLUMNS)
+        yield from self._messages_text()
         if self.float_ops:
             table = text_table(self.float_ops, ("name", "op", "reason"))
             yield f"These operators stay float:\n{table}"
-        if self.unobserved:
+        if self.unobserved and self.calibrated:
             yield "Never calibrated: " + ", ".join(self.unobserved)
         if self.explanation:
             yield self.explanation
@@ -132,16 +139,22 @@ class CheckReport:
             table = text_table(rows, ("name", "type"), style="plain")
             yield f"Fusable modules are listed below:\n{table}\n{item.reason}"
 
+    def _messages_text(self) -> Iterator[str]:
+        if self.messages:
+            messages = [(m.name, m.type, m.text) for m in self.messages]
+            head = "Please check if these OPs qconfigs are expected..\n"
+            yield head + text_table(messages, MESSAGE_COLUMNS)
+
     def _calls_text(self) -> str:
         odd = {name: count for name, count in self.call_counts.items() if count != 1}
         if not odd:
             return "All modules in the model run exactly once."
         rows = [
-            (name, count, "not called" if count == 0 else f"shared, called {count} times")
+            (name, self.types.get(name, ""), count, "not called" if count == 0 else "shared")
             for name, count in odd.items()
         ]
         head = "Modules that do not run exactly once:\n"
-        return head + text_table(rows, ("name", "called times", "Msg"), style="plain")
+        return head + text_table(rows, ("name", "type", "called times", "Msg"), style="plain")
 
 
 def check_qat_model(
@@ -153,36 +166,23 @@ def check_qat_model(
     """Check a calibration or QAT model for what harms quantization.
 
     ``example_inputs``: as for ``prepare``; the model runs once on them, in float, and is left as it
-    was. ``save_results`` writes ``model_check_result.txt`` into ``out_dir`` (default
-    ``.model_check_results``). Raises ``ArgumentError`` for a model that ``prepare`` did not make.
+    was. What is abnormal is shown on the screen. ``save_results`` writes ``model_check_result.txt``
+    into ``out_dir`` (default ``.model_check_results``). Raises ``ArgumentError`` for a model that
+    ``prepare`` did not make.
     """
     if not isinstance(model, PreparedModel):
         raise ArgumentError(
             "check_qat_model: expected a model made by prepare but got "
             f"{type(model).__module__}.{type(model).__qualname__}"
         )
-    report = _report(model, _call_counts(model, example_inputs))
+    report = _report(model, call_counts(model, as_inputs(example_inputs)))
+    abnormal = report.abnormal()
+    if abnormal:
+        show(abnormal)
     if save_results:
         folder = Path(out_dir) if out_dir is not None else Path(".model_check_results")
         write_text(folder / "model_check_result.txt", str(report))
     return report
-
-
-def _call_counts(model: PreparedModel, example_inputs: Any) -> dict[str, int]:
-    inputs = as_inputs(example_inputs)
-    counts = {op.name: 0 for op in model.modules() if isinstance(op, QATOp)}
-
-    def count(op: Any, args: Any, result: Any) -> None:
-        counts[op.name] += 1
-
-    handles = [op.register_forward_hook(count) for op in iter_ops(model)]
-    try:
-        with all_float(model):
-            model(*inputs.args, **inputs.kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return counts
 
 
 def _report(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
@@ -193,12 +193,13 @@ def _report(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
     return CheckReport(
         unfused=model.unfused,
         call_counts=counts,
-        types={name: _type(op) for name, op in ops.items()},
+        types={name: str(type(module)) for name, module in countable(model)},
         outputs=outputs,
         weights=tuple(_weights(ops)),
         messages=tuple(_messages(model, ops, configs)),
         float_ops=tuple((op.name, op.op, op.reason) for op in model.float_ops),
         unobserved=tuple(m.name or name for name, m in quantizers if not bool(m.observed)),
+        calibrated=any(bool(m.observed) for _, m in quantizers),
         explanation=explain(model.resolution) if model.resolution is not None else "",
     )
 
@@ -220,7 +221,7 @@ def _outputs(model: PreparedModel) -> Iterator[OutputConfig]:
             _type(op),
             tuple(_input_dtypes(op, node, known)),
             FLOAT32 if quantizer is None else str(quantizer.dtype),
-            "qconfig = None" if own is None else str(own.ch_axis),
+            NO_QCONFIG if own is None else str(own.ch_axis),
             "" if own is None else type(own.activation_post_process).__name__,
         )
 
@@ -251,19 +252,20 @@ def _messages(
 ) -> Iterator[Message]:
     groups = {op.name: str(node.meta.get("group") or op.name) for node, op in model.operators()}
     for name, op in ops.items():
-        texts = list(_texts(op, configs[name], groups[name]))
+        texts = list(_texts(op, configs[name], configs[groups[name]]))
         yield from (Message(name, _type(op), text) for text in texts)
 
 
-def _texts(op: QATOp, config: OutputConfig, group: str) -> Iterator[str]:
+def _texts(op: QATOp, config: OutputConfig, last: OutputConfig) -> Iterator[str]:
+    """Messages about ``op``; ``last`` is the last member of its fused group."""
     own = op.activation_post_process
     if own is not None and own.activation_post_process.is_fixed:
-        yield f"Fixed scale {own.scale.tolist()}"
+        yield f"Fixed scale {float(own.scale.reshape(-1)[0]):.7g}"
     if op.weight_fake_quant is not None and str(op.weight_fake_quant.dtype) != "qint8":
         yield f"{op.weight_fake_quant.dtype} weight!!!"
     inputs = {dtype for dtype in config.input_dtypes if dtype != FLOAT32}
     if own is not None and inputs and inputs != {config.out_dtype}:
         listed = ", ".join(sorted(inputs))
         yield f"input dtype [{listed}] is not same with out dtype {config.out_dtype}"
-    if own is None and group == op.name and op.spec.fuse is FuseRole.GEMM and inputs:
+    if op.spec.fuse is FuseRole.GEMM and inputs and last.ch_axis == NO_QCONFIG:
         yield "activation is None. Maybe output layer?"

@@ -56,6 +56,9 @@ class Operators:
         self.names = Namer(model)
         self.training = training
         self._replaced: dict[str, nn.Module] = {}
+        self._paths: dict[nn.Module, list[str]] = {}
+        for path, module in self.model.named_modules(remove_duplicate=False):
+            self._paths.setdefault(module, []).append(path)
 
     def replace_calls(self) -> None:
         """Replace every call of a known operator; name and mark the others."""
@@ -90,12 +93,11 @@ class Operators:
 
     def install(self, name: str, module: nn.Module, replaced: nn.Module | None = None) -> None:
         """Put ``module`` at ``name``, and wherever else ``replaced`` is found."""
-        paths = [name]
-        if replaced is not None:
-            found = self.model.named_modules(remove_duplicate=False)
-            paths += [path for path, other in found if other is replaced and path != name]
+        paths = self._paths.pop(replaced, []) if replaced is not None else []
+        paths = list(dict.fromkeys([name, *paths]))
         for path in paths:
             self.model.set_submodule(path, module)
+        self._paths[module] = paths
 
     def _replace(self, node: fx.Node) -> None:
         call = self._canonical(node)

@@ -17,7 +17,7 @@ from qtune.errors import PrepareError
 from qtune.march import March, get_march
 from qtune.modes import QATMode, get_qat_mode
 from qtune.nn.prepared import FloatOp, PreparedModel, UnfusedOps
-from qtune.qconfig.plan import Resolution
+from qtune.qconfig.plan import UNSET, Resolution
 from qtune.qconfig.resolve import resolve
 from qtune.qconfig.setter import QconfigSetter, default_setter
 from qtune.quantization.border import Border
@@ -75,12 +75,22 @@ def prepare(
             "whose branch is deployed"
         )
     inputs = examples[0]
-    root = copy.deepcopy(model)
-    graph = capture(root, inputs)
+    graph = capture(_copied(model), inputs)
     setter = qconfig_setter or default_setter()
     prepared = _Preparation(model, graph, setter, march, method).run()
     write_run_files(prepared, inputs)
     return prepared
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except (TypeError, RuntimeError) as error:
+        raise PrepareError(
+            f"prepare: {type(model).__name__} can't be copied with copy.deepcopy ({error}). Drop "
+            "what can't be copied from its attributes; tensors with a gradient history need "
+            ".detach()"
+        ) from error
 
 
 def _check_arguments(model: Any, example_inputs: Any, setter: Any, method: Any) -> None:
@@ -138,6 +148,7 @@ class _Preparation:
         region, fusion, resolution = self._settle()
         fold_batch_norms(ops, fusion.groups)
         attach(ops, dict(resolution.plans))
+        self._note_qconfigs(resolution)
         remove_unused_attributes(ops.graph)
         ops.graph.lint()
         return self._result(region, fusion, resolution)
@@ -183,6 +194,16 @@ class _Preparation:
             if any(user.meta["op"] != DEQUANT for user in users):
                 found[name] = plan.float_reason
         return found
+
+    def _note_qconfigs(self, resolution: Resolution) -> None:
+        """``op.qconfig``: what the operator was configured by, ``None`` where it stays float."""
+        for node in self.ops.graph.nodes:
+            op = self.ops.op(node)
+            plan = None if op is None else resolution.plans.get(op.name)
+            if op is None or plan is None or plan.float_reason is not None:
+                continue
+            own, _ = nearest_qconfig(self.float_model, node)
+            op.qconfig = self.setter.reference_qconfig if own is UNSET else own
 
     def _result(
         self, region: Region, fusion: FusionResult, resolution: Resolution

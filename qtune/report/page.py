@@ -18,9 +18,9 @@ from qtune.report.table import format_number
 class Table:
     """Rows (mappings by column name).
 
-    ``bad`` names a bool key that marks a row red. ``numeric`` columns are aligned right. The texts
-    of the column ``status`` (ok, FAIL, caught) become badges, those of ``link`` lead to the section
-    of that title.
+    ``bad`` names a bool key that marks a row red. ``numeric`` columns are aligned right, those of
+    ``wrap`` may break lines. The texts of the column ``status`` (ok, FAIL, caught) become badges,
+    those of ``link`` lead to the section of that title.
     """
 
     columns: Sequence[str]
@@ -28,8 +28,9 @@ class Table:
     bad: str = ""
     caption: str = ""
     numeric: Sequence[str] = ()
-    status: str = ""
-    link: str = ""
+    status: str | None = None
+    link: str | None = None
+    wrap: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,13 @@ def _summary(models: Mapping[str, Sequence[Entry]]) -> Section:
         return Section("Summary", text=["No test of this run made a qtune assertion."])
     columns = ("", "model", "checks", "failed", "first failure")
     table = Table(
-        columns, rows, bad="failed", numeric=("checks", "failed"), status="", link="model"
+        columns,
+        rows,
+        bad="failed",
+        numeric=("checks", "failed"),
+        link="model",
+        wrap=("first failure",),
+        status="",
     )
     return Section("Summary", tables=[table])
 
@@ -88,7 +94,7 @@ def _summary(models: Mapping[str, Sequence[Entry]]) -> Section:
 def _without_checks(tests: Sequence[Entry]) -> Iterator[Section]:
     rows = [{"test": t["nodeid"], "error": t["error"]} for t in tests if not t["results"]]
     if rows:
-        table = Table(("test", "error"), rows)
+        table = Table(("test", "error"), rows, wrap=("test", "error"))
         yield Section("Tests that failed before they made a check", tables=[table])
 
 
@@ -97,25 +103,22 @@ def _model(name: str, entries: Sequence[Entry]) -> Section:
     ordered = sorted(entries, key=lambda entry: order[entry["mark"]])
     rows = [{**e, "result": e["mark"], "bad": e["mark"] == "FAIL"} for e in ordered]
     parts = [
-        *(_structure(e) for e in ordered if e["check"] in STRUCTURE),
+        *_structure(ordered),
         *(_check(e) for e in ordered if e["check"] not in STRUCTURE),
         *_dtypes(ordered),
         *_provenance(ordered),
     ]
-    table = Table(CHECK_COLUMNS, rows, bad="bad", status="result")
+    table = Table(CHECK_COLUMNS, rows, bad="bad", status="result", wrap=("where", "test"))
     return Section(name, tables=[table], sections=parts)
 
 
-def _structure(entry: Entry) -> Section:
-    """The structure check as text, its operators only where something is wrong."""
-    text = [f"{entry['headline']}."]
-    bad = [layer for layer in entry["layers"] if not layer["ok"]]
-    if bad:
-        calls = ", ".join(f"{layer['name']} ({layer['value']:g} calls)" for layer in bad)
-        text.append(f"Shared: {calls}.")
-    text += [entry["advice"]] if entry["advice"] else []
-    plain = [entry["table"]] if entry["table"] else []
-    return Section(f"Structure: {entry['check']}", text=text, preformatted=plain)
+def _structure(entries: Sequence[Entry]) -> Iterator[Section]:
+    """The structure checks as text."""
+    found = [entry for entry in entries if entry["check"] in STRUCTURE]
+    if found:
+        text = [line for entry in found for line in (entry["headline"], entry["advice"]) if line]
+        plain = [entry["table"] for entry in found if entry["table"]]
+        yield Section("Structure", text=text, preformatted=plain)
 
 
 def _check(entry: Entry) -> Section:
@@ -124,7 +127,9 @@ def _check(entry: Entry) -> Section:
     text += [entry["advice"]] if entry["advice"] else []
     plain = [entry["table"]] if entry["table"] else []
     inner = [_layers(entry)] if layers else []
-    kind = "Sensitivity" if _is_sensitivity(entry) else entry["check"].replace("_", " ").title()
+    kind = (
+        "Sensitivity" if _is_sensitivity(entry) else entry["check"].replace("_", " ").capitalize()
+    )
     title = f"{kind}: {entry['measured']}" if entry["measured"] else kind
     return Section(title, text, (), list(_pictures(entry, layers)), plain, inner)
 
@@ -181,9 +186,8 @@ def _dtypes(entries: Sequence[Entry]) -> Iterator[Section]:
     counts = Counter(layer["dtype"] for layer in best)
     text = ", ".join(f"{count} {dtype}" for dtype, count in counts.most_common())
     chips = [Chip(layer["name"], _kind(layer["dtype"]), layer["dtype"]) for layer in best]
-    yield Section(
-        "Data types", [f"Results by operator, in order of execution: {text}."], (), chips=chips
-    )
+    text = f"Results by operator, in order of execution: {text}."
+    yield Section("Data types", [text], chips=chips)
 
 
 def _kind(dtype: str) -> str:
@@ -201,7 +205,8 @@ def _provenance(entries: Sequence[Entry]) -> Iterator[Section]:
             tables.append(Table(("fact", "value"), rows))
     files = sorted({entry["artefact"] for entry in entries if entry["artefact"]})
     if tables or files:
-        yield Section("Provenance", tables=tables, preformatted=["\n".join(files)] if files else ())
+        plain = ["\n".join(files)] if files else []
+        yield Section("Provenance", tables=tables, preformatted=plain, collapsed=True)
 
 
 def _settings(data: Mapping[str, Any]) -> Section:

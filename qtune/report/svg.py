@@ -44,7 +44,8 @@ def curve(
         axes.set_yscale("log")
     _ticks(axes, labels)
     if len(series) > 1 or limit is not None:
-        axes.legend(fontsize=8, frameon=False)
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
+        axes.legend(fontsize=8, frameon=False, ncols=4, **place)
     return _svg(figure)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,8 +73,13 @@ def assert_consistency(
             module = check_hbir(f"{_CHECK}: max_qscale_diff", "other", other)
             results.append(steps_result(baseline, module, parts, bound, origin))
         if limits:
-            pairs = _layer_pairs if per_layer else _output_pairs
-            results.append(_by_metrics(limits, list(pairs(baseline, other, parts)), origin))
+            if per_layer:
+                pairs, note = _layer_pairs(baseline, other, parts)
+                kind = "each operator"
+            else:
+                pairs, note = list(_output_pairs(baseline, other, parts)), ""
+                kind = "the outputs"
+            results.append(replace(_by_metrics(limits, pairs, kind, origin), table=note))
     return conclude_all(results)
 
 
@@ -112,27 +117,38 @@ def _without_containers(*models: Model) -> bool:
     return any(isinstance(m, HbirModule) and not m[0].support_pytree for m in models)
 
 
-def _layer_pairs(baseline: Model, other: Model, parts: Sequence[Chunk]) -> Iterator[_Pair]:
+def _layer_pairs(baseline: Model, other: Model, parts: Sequence[Chunk]) -> tuple[list[_Pair], str]:
+    """The results of all operators that both have, and a note that names the others."""
     collected: dict[str, list[_Pair]] = {}
+    alone: dict[str, None] = {}
     runs = zip(parts, observations(baseline, parts), observations(other, parts), strict=True)
     for part, left, right in runs:
         for name, record in right.records.items():
             base = left.records.get(name)
-            if base is not None:
-                pair = _Pair(name, part.trim(base.value), part.trim(record.value), record)
-                collected.setdefault(name, []).append(pair)
+            if base is None:
+                alone[name] = None
+                continue
+            pair = _Pair(name, part.trim(base.value), part.trim(record.value), record)
+            collected.setdefault(name, []).append(pair)
     if not collected:
         raise ArgumentError(
             f"{_CHECK}: the two models have no operator in common; compare stages of the same "
             "prepared model"
         )
-    for name, found in collected.items():
-        values = torch.cat([pair.baseline.reshape(-1) for pair in found])
-        others = torch.cat([pair.other.reshape(-1) for pair in found])
-        yield _Pair(name, values, others, found[0].record)
+    note = f"no counterpart in the baseline, not compared: {', '.join(alone)}" if alone else ""
+    return [_joined(name, found) for name, found in collected.items()], note
 
 
-def _by_metrics(limits: Sequence[Limit], pairs: Sequence[_Pair], origin: Origin) -> AssertionResult:
+def _joined(name: str, pairs: Sequence[_Pair]) -> _Pair:
+    """One operator over all chunks."""
+    values = torch.cat([pair.baseline.reshape(-1) for pair in pairs])
+    others = torch.cat([pair.other.reshape(-1) for pair in pairs])
+    return _Pair(name, values, others, pairs[0].record)
+
+
+def _by_metrics(
+    limits: Sequence[Limit], pairs: Sequence[_Pair], kind: str, origin: Origin
+) -> AssertionResult:
     if not any(pair.baseline.numel() for pair in pairs):
         raise ArgumentError(f"{_CHECK}: there is nothing to compare: no output holds an element")
     values = {
@@ -153,7 +169,7 @@ def _by_metrics(limits: Sequence[Limit], pairs: Sequence[_Pair], origin: Origin)
         metrics={limit.key: values[limit.key][worst[limit.key]] for limit in limits},
         limits={limit.key: limit.bound for limit in (decides, *limits)},
         layers=[_layer(pair, decides, v) for pair, v in zip(pairs, deciding, strict=True)],
-        measured=decides.metric.name,
+        measured=f"{decides.metric} of {kind}",
         advice=ADVICE if broken else "",
         artefact=origin.artefact,
         provenance=origin.provenance,

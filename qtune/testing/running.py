@@ -17,6 +17,7 @@ from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import march
 from qtune.quantization.rundir import run_files_in
+from qtune.testing.origin import origin_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,14 @@ def comparing(*models: Model) -> Iterator[None]:
     The march is the one that a model was made for, if any says so; whatever is prepared on the way
     (the twin of a float model) leaves no files.
     """
-    named = [name for m in models if isinstance(name := getattr(m, "march", None), str) and name]
+    named = [name for model in models if (name := _march_of(model))]
     with march(named[-1]) if named else nullcontext(), run_files_in(None):
         yield
+
+
+def _march_of(model: Model) -> str:
+    """The march in the model itself, or that of the stages it comes from."""
+    return str(getattr(model, "march", "") or origin_of(model).provenance.get("march", "") or "")
 
 
 @contextmanager

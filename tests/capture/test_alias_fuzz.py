@@ -1,4 +1,4 @@
-"""Random programs of views and changes in place: right in both readings of the graph, or refused."""
+"""Random programs of views and changes in place: right in both readings, or refused."""
 
 from __future__ import annotations
 

@@ -279,8 +279,10 @@ def test_plain_attribute_that_forward_changes_is_refused() -> None:
             self.state.add_(x.sum(0))
             return x + self.state
 
+    model = State()
     with pytest.raises(CaptureError, match=r"changes `state` in place.*register_buffer"):
-        capture(State(), data(2, 3))
+        capture(model, data(2, 3))
+    assert torch.equal(model.state, torch.zeros(3))
 
 
 def test_assignment_to_data_is_refused() -> None:

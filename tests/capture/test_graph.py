@@ -301,3 +301,10 @@ def test_targets_are_the_callables_of_torch() -> None:
     found = targets(assert_replays(Lambda(forward), data(2, 3), data(4, 5)))
     assert [t for t in found if t in (F.relu, torch.add)] == [torch.add, F.relu]
     assert {"view", "add_", "__getitem__", "matmul", getattr} <= set(found)
+
+
+def test_recorded_model_can_be_recorded_again() -> None:
+    recorded = capture(Net(), data(2, 4))
+    again = capture(nn.Sequential(recorded, nn.ReLU())[0], data(2, 4))
+    assert torch.equal(again(data(3, 4))[0], recorded(data(3, 4))[0])
+    assert [info.name for info in again.report.constants] == []

@@ -65,6 +65,11 @@ def test_scripted_module_is_one_call(script: Any) -> None:
     assert called_modules(recorded) == ["0", "1"]
 
 
+def test_scripted_model_is_refused(script: Any) -> None:
+    with pytest.raises(CaptureError, match="the model is TorchScript"):
+        capture(script(nn.Sequential(nn.Linear(3, 4))), data(2, 3))
+
+
 def test_compiled_modules_and_functions_are_recorded_as_written() -> None:
     class Compiled(nn.Module):
         def __init__(self) -> None:
@@ -259,4 +264,5 @@ def test_graph_with_opaque_calls_pickles() -> None:
 class Opaque(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = Swish.apply(x) + torch.ops.aten.relu.default(x)
+        y = y.expand(torch.broadcast_shapes(y.shape, (1, 3)))
         return F.max_pool1d(y[None], 2) + torch.special.expm1(y).sum()

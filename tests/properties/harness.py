@@ -40,9 +40,7 @@ class Operator(nn.Module):
         self.numbers = dict(sample.numbers)
         self.places: list[str | int | None] = []
         self.inputs: list[Any] = []
-        owned = {
-            role for t in spec.targets if isinstance(t, ModuleTarget) for role in t.params
-        }
+        owned = {role for t in spec.targets if isinstance(t, ModuleTarget) for role in t.params}
         for index, (role, shape) in enumerate(
             zip(_roles(spec, len(sample.shapes)), sample.shapes, strict=True)
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qtune.capture.inputs import Inputs
 from qtune.dtype import qint8
-from qtune.errors import GuardError
+from qtune.errors import GuardError, PrepareError
 
 from .flow import calib, names, off, op, out_scale, prep, run, s8, scales
 
@@ -235,3 +237,120 @@ def test_subclasses_of_layers_are_quantized_like_the_layers() -> None:
     calib(p, [x])
     assert (run(p, x) - run(model, x)).abs().max() < 0.1
     assert op(p, "1").weight_fake_quant.dtype is qint8
+
+
+class Normalized(nn.Module):
+    """Constants of every kind around the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.1, 0.2, 0.3]).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor([0.5, 0.6, 0.7]).view(1, 3, 1, 1))
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.position = nn.Parameter(torch.randn(1, 4, 16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv((x - self.mean) / self.std)
+        return y + self.position[:, :, : y.shape[2], : y.shape[3]]
+
+
+def test_buffers_and_slices_of_parameters_are_constants_with_grids_of_their_own() -> None:
+    model, x = Normalized().eval(), torch.randn(2, 3, 8, 8)
+    p = prep(model, x)
+    assert p.float_ops == ()
+    off(p)
+    for size in (8, 12):
+        data = torch.randn(1, 3, size, size)
+        assert torch.allclose(run(p, data), run(model, data), rtol=1e-5, atol=1e-6)
+    calib(p, [x])
+    found = scales(p)
+    assert float(found["_generated_sub_0", "input-1"]) == pytest.approx(0.3 / 127.5)
+    assert float(found["_generated_div_0.mul", "input-1"]) == pytest.approx(2.0 / 127.5)
+    assert (run(p, x) - run(model, x)).abs().max() < 0.2
+
+
+class Arguments(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+
+    def forward(self, batch: dict[str, Tensor], *, gain: Tensor, label: Tensor) -> Any:
+        return {"y": self.conv(batch["image"]) * gain, "label": label, "ids": batch["ids"]}
+
+
+def test_dict_and_keyword_arguments_and_values_that_pass_through() -> None:
+    model = Arguments().eval()
+    batch = {"image": torch.randn(2, 3, 4, 4), "ids": torch.arange(2)}
+    data = Inputs(batch, gain=torch.ones(1), label=torch.randn(2))
+    p = prep(model, data)
+    calib(p, [data])
+    out = run(p, data)
+    assert torch.equal(out["label"], data.kwargs["label"])
+    assert torch.equal(out["ids"], batch["ids"])
+    assert set(scales(p)) >= {("_input_0_quant", "output"), ("_input_2_quant", "output")}
+    off(p)
+    assert torch.equal(run(p, data)["y"], run(model, data)["y"])
+
+
+def test_a_double_model_stays_double() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Sigmoid()).double(), torch.randn(1, 3, 4, 4)
+    p = prep(model, x.double())
+    calib(p, [x.double()])
+    assert run(p, x.double()).dtype == torch.float64
+    assert all(s.dtype == torch.float32 for s in scales(p).values())
+
+
+class Unknown(nn.Module):
+    """A module and a function that nothing in the registry fits, with several results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.fc = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, (h, _) = self.lstm(x)
+        return self.fc(y) + self.fc(h[-1])[:, None]
+
+
+def test_unknown_modules_with_several_results_stay_float() -> None:
+    model, x = Unknown().eval(), torch.randn(3, 6, 4)
+    p = prep(model, x)
+    assert [(item.name, item.op) for item in p.float_ops] == [("lstm", "torch.nn.modules.rnn.LSTM")]
+    off(p)
+    assert torch.equal(run(p, x), run(model, x))
+    calib(p, [x])
+    assert (run(p, x) - run(model, x)).abs().max() < 0.05
+    assert names(p).count("fc") == 2
+
+
+class Shared(nn.Module):
+    """One ReLU object for everything, as in many ResNets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.b1, self.c2 = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.b1(self.c1(x)))
+        return self.relu(self.c2(y) + x)
+
+
+def test_a_shared_relu_leaves_the_other_members_fused() -> None:
+    model, x = Shared().eval(), torch.randn(2, 3, 4, 4)
+    p = prep(model, x)
+    groups = {o.name: n.meta.get("group") for n, o in p.operators()}
+    assert groups["c1"] == groups["b1"] == "b1"
+    assert groups["c2"] == groups["_generated_add_0"] == "_generated_add_0"
+    assert groups["relu"] is None
+    assert op(p, "relu").activation_post_process is None
+    assert {item.reason for item in p.unfused} == {"not fused: reused: relu is called 2 times"}
+    off(p)
+    assert torch.allclose(run(p, x), run(model, x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_that_cannot_be_copied_is_named() -> None:
+    model = nn.Linear(2, 2)
+    model.lock = threading.Lock()
+    with pytest.raises(PrepareError, match=r"Linear can't be copied"):
+        prep(model, torch.randn(1, 2))

@@ -237,3 +237,20 @@ def test_group_members_before_the_last_have_no_fake_quantize() -> None:
     quantized = {name for (name, kind) in scales(p) if kind == "output"}
     assert quantized == {"_input_0_quant", "relu"}
     set_fake_quantize(p, FakeQuantState.QAT)
+
+
+def test_a_module_under_two_names_is_replaced_under_both() -> None:
+    class TwoNames(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv2d(3, 4, 1)
+            self.second = self.first
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(x)
+
+    model, x = TwoNames(), torch.randn(1, 3, 4, 4)
+    p = prep(model, x)
+    assert p.first is p.second
+    assert type(p.first).__name__ == "Conv2d"
+    assert set(model.state_dict()) <= set(p.state_dict())

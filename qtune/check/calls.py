@@ -1,0 +1,65 @@
+"""How often each module of a prepared model runs in one forward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from qtune.capture.inputs import Inputs
+from qtune.capture.leaf import is_leaf
+from qtune.nn.float_mode import all_float
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat.op import QATOp
+
+
+def call_counts(model: PreparedModel, inputs: Inputs) -> dict[str, int]:
+    """Runs of every operator, and of every float layer that is no operator, on ``inputs``.
+
+    The model runs once, in float, and is left as it was: states, flags, hooks, random state.
+    """
+    modules = dict(countable(model))
+    calls: Counter[str] = Counter()
+    handles: list[Any] = []
+
+    def count(name: str) -> None:
+        calls[name] += 1
+
+    try:
+        for name, module in modules.items():
+            handles.append(module.register_forward_hook(lambda m, a, r, n=name: count(n)))
+        with all_float(model), torch.random.fork_rng():
+            model(*inputs.args, **inputs.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: calls[name] for name in modules}
+
+
+def countable(model: PreparedModel) -> Iterator[tuple[str, nn.Module]]:
+    """Name and module of everything that a forward may call: operators, then other float layers.
+
+    Parts of a layer (what an operator or a called layer holds) are no layers of their own, and a
+    layer whose weight is used directly counts as used.
+    """
+    operators = {op.name: op for _, op in model.operators()}
+    yield from operators.items()
+    read = {str(node.target) for node in model.graph.nodes if node.op == "get_attr"}
+    seen = {id(op) for op in operators.values()}
+    for path, module in _layers(model, ""):
+        is_read = any(target.startswith(f"{path}.") for target in read)
+        if id(module) not in seen and not is_read:
+            seen.add(id(module))
+            yield path, module
+
+
+def _layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in module.named_children():
+        where = f"{path}.{name}" if path else name
+        if isinstance(child, QATOp) or is_leaf(child):
+            yield (child.name if isinstance(child, QATOp) else where), child
+        else:
+            yield from _layers(child, where)

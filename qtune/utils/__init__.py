@@ -1,0 +1,1 @@
+"""Facades: names that scripts import from here."""

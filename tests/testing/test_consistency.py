@@ -1,0 +1,222 @@
+"""assert_consistency: what passes, what fails and how, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qtune.errors import ArgumentError
+from qtune.testing import Stages, assert_consistency
+
+from . import nets
+
+
+def failure(*args: Any, **kwargs: Any) -> tuple[str, Any]:
+    """The message and the result of an assertion that must fail."""
+    with pytest.raises(AssertionError) as caught:
+        assert_consistency(*args, **kwargs)
+    return str(caught.value), caught.value.qtune_result
+
+
+def test_every_operator_is_within_one_step(stages: Stages) -> None:
+    result = assert_consistency(
+        stages.qat_bc, stages.quantized_bc, inputs=nets.batches()[0], max_qscale_diff=1
+    )
+    assert result
+    assert result.metrics["max_qscale_diff"] <= 1
+    assert [layer.name for layer in result.layers] == [
+        "_input_0_quant",
+        "_generated_relu_0",
+        "pool",
+        "_generated_relu_1",
+        "_generated_mean_0",
+    ]
+    assert "not counted in steps: head" in result.table  # an output without a scale is named
+
+
+def test_calibrated_model_may_be_the_baseline(stages: Stages) -> None:
+    assert assert_consistency(
+        stages.calib, stages.quantized_bc, inputs=nets.batches()[0], max_qscale_diff=1
+    )
+
+
+def test_wrong_operator_is_named_by_its_own_error_not_its_followers(stages: Stages) -> None:
+    broken = nets.damaged(stages.quantized_bc, "_generated_relu_0")
+    message, result = failure(
+        stages.qat_bc, broken, inputs=nets.batches()[0], max_qscale_diff=1, name="net"
+    )
+    lines = message.splitlines()
+    assert lines[0].startswith("consistency: _generated_relu_0: got ")
+    assert lines[0].endswith(" steps, limit <= 1")
+    assert len(lines[0]) <= 80
+    bad = [layer.name for layer in result.layers if not layer.ok]
+    assert bad == ["_generated_relu_0"]
+    assert "first bad layer in order of execution: _generated_relu_0" in message
+    assert "of the codes differ" in message
+    assert "saturated" in message
+    assert "shape (4, 4, 8, 8), scale " in message
+
+
+def test_opposite_ends_of_the_grid_are_255_steps_apart(stages: Stages) -> None:
+    """A03-like: -128 against 127 is no wrap-around to a difference of 1."""
+    broken = nets.damaged(stages.quantized_bc, "_generated_relu_0", 2**30)
+    zero = copy.deepcopy(stages.qat_bc)
+    message, result = failure(
+        zero, broken, inputs=torch.full((4, 3, 8, 8), -9.0), max_qscale_diff=1
+    )
+    (bad,) = [layer for layer in result.layers if not layer.ok]
+    assert bad.value > 100
+    assert bad.saturated == 1.0
+
+
+def test_end_to_end_metrics(stages: Stages) -> None:
+    result = assert_consistency(
+        stages.float,
+        stages.quantized_bc,
+        inputs=nets.batches()[0],
+        min_cosine=0.98,
+        min_sqnr_db=10,
+        max_atol=1.0,
+        max_l1=0.5,
+    )
+    assert set(result.metrics) == {"cosine", "sqnr_db", "atol", "l1"}
+    assert result.where == "output"
+
+
+def test_failed_metric_is_the_first_line(stages: Stages) -> None:
+    message, result = failure(
+        stages.float,
+        stages.quantized_bc,
+        inputs=nets.batches()[0],
+        min_cosine=0.5,
+        min_sqnr_db=200,
+    )
+    assert message.splitlines()[0].startswith("consistency: output: got SQNR ")
+    assert message.splitlines()[0].endswith(", limit >= 200")
+    assert not result
+
+
+def test_per_layer_names_the_worst_and_the_first_bad_layer(stages: Stages) -> None:
+    broken = nets.damaged(stages.quantized_bc, "_generated_relu_1")
+    message, result = failure(
+        stages.float, broken, inputs=nets.batches()[0], per_layer=True, min_cosine=0.97
+    )
+    assert "first bad layer in order of execution: _generated_relu_1:" in message
+    bad = [layer for layer in result.layers if not layer.ok]
+    assert bad[0].differing is not None
+    assert bad[0].scale is not None
+
+
+def test_message_says_where_the_artefact_lies(stages: Stages) -> None:
+    message, result = failure(
+        stages.float, stages.quantized_bc, inputs=nets.batches()[0], max_atol=0.0
+    )
+    path = stages.store.path(stages.key, "quantized.bc")
+    assert f"artefact: {path}" in message
+    assert path is not None
+    assert path.exists()
+    assert result.provenance["march"] == "nash-e"
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+def test_other_batch_sizes_than_the_exported_one(stages: Stages, rows: int) -> None:
+    x = torch.cat(nets.batches())[:rows]
+    assert_consistency(stages.qat_bc, stages.quantized_bc, inputs=x, max_qscale_diff=1)
+    result = assert_consistency(stages.float, stages.quantized_bc, inputs=x, min_cosine=0.9)
+    assert result.layers[0].shape == (rows, 5)
+
+
+def test_list_of_inputs_is_several_examples(stages: Stages) -> None:
+    result = assert_consistency(
+        stages.float, stages.quantized_bc, inputs=nets.batches(2), min_cosine=0.9
+    )
+    assert result.layers[0].shape == (8, 5)
+
+
+class WithNaN(nn.Module):
+    """One output element is NaN."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.net(x).clone()
+        y[0, 0] = math.nan
+        return y
+
+
+@pytest.mark.parametrize(
+    "limit", [{"min_cosine": -1}, {"min_sqnr_db": -1e9}, {"max_atol": 1e30}, {"max_l1": 1e30}]
+)
+@pytest.mark.parametrize("swap", [False, True])
+def test_nan_never_passes(stages: Stages, limit: dict[str, float], swap: bool) -> None:
+    models = [stages.float, WithNaN(stages.float)]
+    message, _ = failure(*(models[::-1] if swap else models), inputs=nets.batches()[0], **limit)
+    assert "got " in message
+    assert "nan" in message.splitlines()[0]
+
+
+def test_nan_on_both_sides_does_not_pass(stages: Stages) -> None:
+    model = WithNaN(stages.float)
+    failure(model, model, inputs=nets.batches()[0], max_atol=1e30)
+
+
+def test_modes_of_the_models_stay(stages: Stages) -> None:
+    model = copy.deepcopy(stages.float).train()
+    assert_consistency(model, stages.quantized_bc, inputs=nets.batches()[0], min_cosine=0.5)
+    assert all(module.training for module in model.modules())
+
+
+X = torch.zeros(4, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "give at least one limit: max_qscale_diff, min_cosine"),
+        ({"min_cosine": math.nan}, "min_cosine must be a number but got nan"),
+        ({"min_cosine": "0.9"}, r"min_cosine must be a number but got '0.9' \(type=str\)"),
+        ({"max_atol": True}, "max_atol must be a number but got True"),
+        ({"max_qscale_diff": math.nan}, "max_qscale_diff must be a number"),
+    ],
+)
+def test_bad_limits_are_refused(stages: Stages, arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        assert_consistency(stages.qat_bc, stages.quantized_bc, inputs=X, **arguments)
+
+
+def test_bad_models_are_refused(stages: Stages) -> None:
+    with pytest.raises(ArgumentError, match="baseline must be a torch module .* qtune.testing.st"):
+        assert_consistency(stages, stages.quantized_bc, inputs=X, min_cosine=0.9)
+    with pytest.raises(ArgumentError, match=r"max_qscale_diff: other must be an HBIR module"):
+        assert_consistency(stages.qat_bc, stages.calib, inputs=X, max_qscale_diff=1)
+
+
+def test_outputs_of_another_shape_are_refused(stages: Stages) -> None:
+    with pytest.raises(ArgumentError, match=r"output: .*\(4, 5\), the other's \(4, 3, 8, 8\)"):
+        assert_consistency(stages.float, nn.Identity(), inputs=X, min_cosine=0.9)
+
+
+def test_outputs_of_another_structure_are_refused(stages: Stages) -> None:
+    with pytest.raises(ArgumentError, match=r"differ in structure: .*'map', 'scores'"):
+        assert_consistency(stages.float, nets.make(nets.TwoHeads), inputs=X, min_cosine=0.9)
+
+
+def test_operators_without_a_counterpart_are_named(stages: Stages) -> None:
+    other = nn.Sequential(nn.Conv2d(3, 5, 8), nn.Flatten()).eval()
+    _, result = failure(stages.qat_bc, other, inputs=X, max_atol=0, per_layer=True)
+    assert result.table == "no counterpart in the baseline, not compared: 0, 1"
+
+
+def test_named_outputs(build: Any) -> None:
+    stages = build(nets.TwoHeads)
+    result = assert_consistency(
+        stages.float, stages.quantized_bc, inputs=nets.batches()[0], min_cosine=0.9
+    )
+    assert [layer.name for layer in result.layers] == ["output map", "output scores"]

@@ -1,0 +1,126 @@
+"""Digests of models, data and functions: equal content is equal, any difference is seen."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qtune.capture.inputs import Inputs
+from qtune.testing.content import digest, source_digest
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Plain:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+def function(text: str, **names: object) -> Callable[..., Any]:
+    scope: dict[str, Any] = {"__name__": "user", **names}
+    exec(text, scope)
+    return scope["f"]  # type: ignore[no-any-return]
+
+
+def closing_over(value: object) -> Callable[[], object]:
+    return lambda: value
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (1, 1.0),
+        (1, True),
+        ("1", 1),
+        (None, "None"),
+        (0.0, -0.0),
+        ([1, 2], (1, 2)),
+        ([1, [2]], [[1], 2]),
+        ({"a": 1}, {"a": 2}),
+        (torch.zeros(2), torch.zeros(3)),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
+        (torch.zeros(2, 3), torch.zeros(3, 2)),
+        (torch.tensor([1.0]), torch.tensor([1.0000001])),
+        (torch.zeros(2), np.zeros(2, dtype=np.float32)),
+        (np.arange(2000), np.arange(2000)[::-1]),
+        (Color.RED, Color.BLUE),
+        (torch.int8, torch.int16),
+        (Inputs(torch.zeros(1)), Inputs(x=torch.zeros(1))),
+        (Plain(1), Plain(2)),
+        (slice(1), slice(2)),
+        (closing_over(1), closing_over(2)),
+        (functools.partial(max, 1), functools.partial(max, 2)),
+        (function("f = lambda x: x + 1"), function("f = lambda x: x + 2")),
+        (function("def f(x=1): return x"), function("def f(x=2): return x")),
+        (function("f = lambda: c", c=1), function("f = lambda: c", c=2)),
+        (
+            function("def g(): return 1\ndef f(): return g()"),
+            function("def g(): return 2\ndef f(): return g()"),
+        ),
+        (
+            function("class f:\n def m(self): return 1"),
+            function("class f:\n def m(self): return 2"),
+        ),
+    ],
+)
+def test_differences_are_seen(a: object, b: object) -> None:
+    assert digest(a) != digest(b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({1, 2, 3}, {3, 2, 1}),
+        (torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2).t().t().reshape(2, 3)),
+        (torch.arange(6.0)[::2], torch.tensor([0.0, 2.0, 4.0])),
+        (Plain([1]), Plain([1])),
+        (object(), object()),
+        (function("f = lambda x: x + 1"), function("\n\n\nf = lambda x: x + 1")),
+    ],
+)
+def test_equal_content_is_equal(a: object, b: object) -> None:
+    assert digest(a) == digest(b)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(0),
+        torch.tensor(1.0),
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.ones(3, dtype=torch.bool),
+        torch.ones(2, dtype=torch.complex64).conj(),
+    ],
+)
+def test_any_tensor_has_a_digest(value: torch.Tensor) -> None:
+    assert digest(value) == digest(value.clone())
+
+
+def test_cycles_end() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    assert digest(loop) == digest(loop)
+
+
+def test_digest_is_the_same_in_another_process() -> None:
+    program = (
+        "from qtune.testing.content import digest, source_digest\n"
+        "import torch\n"
+        "print(digest({'s': {'a', 'b', 'c'}, 't': torch.ones(3)}), source_digest())"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    own = digest({"s": {"a", "b", "c"}, "t": torch.ones(3)})
+    assert done.stdout.split() == [own, source_digest()]
