@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,24 +15,37 @@ from pytest_qtune.options import OPTIONS
 VARIABLE = "QTUNE_RERUN"
 """Read by ``qtune.testing.result``; as pytest does with ``PYTEST_CURRENT_TEST``."""
 
+WORKERINPUT = "qtune_rerun"
+FLAGS = pytest.StashKey[list[str]]()
+
 _NOT_REPEATED = frozenset({"html", "json", "cache_clear"})
+_SHORT = ("-p", "-c", "-o", "-W")
+_LONG = ("--config-file", "--rootdir", "--override-ini", "--import-mode", "--pythonwarnings")
 
 
 def command(item: pytest.Item) -> str:
     """``pytest --qtune tests/test_net.py::test_head``, to be run in the folder of this run."""
-    config = item.config
-    words = ["pytest", "--qtune", *_qtune_flags(config), *_pytest_flags(config), node_id(item)]
-    return shlex.join(words)
+    return shlex.join(["pytest", "--qtune", *flags(item.config), node_id(item)])
+
+
+def flags(config: pytest.Config) -> list[str]:
+    """Options of this run that a single test depends on; a worker has them from the controller."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is not None:
+        return list(worker.get(WORKERINPUT, ()))
+    if FLAGS not in config.stash:
+        config.stash[FLAGS] = [*_of_qtune(config), *_of_pytest(config.invocation_params.args)]
+    return config.stash[FLAGS]
 
 
 def node_id(item: pytest.Item) -> str:
     """The item's id as the command line takes it: relative to where pytest was called."""
-    path, _, rest = _without_group(item.nodeid).partition("::")
-    config = item.config
-    absolute = config.rootpath / path
+    whole = _without_group(item.nodeid)
+    path, _, rest = whole.partition("::")
+    absolute = item.config.rootpath / path
     if not absolute.exists():
-        return _without_group(item.nodeid)
-    relative = Path(os.path.relpath(absolute, config.invocation_params.dir)).as_posix()
+        return whole
+    relative = Path(os.path.relpath(absolute, item.config.invocation_params.dir)).as_posix()
     return f"{relative}::{rest}" if rest else relative
 
 
@@ -44,24 +58,22 @@ def _without_group(nodeid: str) -> str:
     return path + colons + name.partition("@")[0]
 
 
-def _qtune_flags(config: pytest.Config) -> Iterator[str]:
+def _of_qtune(config: pytest.Config) -> Iterator[str]:
     for option in OPTIONS:
         value = option.given(config)
         if option.name not in _NOT_REPEATED and value is not None:
             yield f"{option.flag_name}={value}"
 
 
-def _pytest_flags(config: pytest.Config) -> Iterator[str]:
-    """Options of pytest itself that decide what the test sees."""
-    option = config.option
-    if option.inifilename:
-        yield f"--config-file={option.inifilename}"
-    if option.rootdir:
-        yield f"--rootdir={option.rootdir}"
-    for setting in option.override_ini or ():
-        yield f"--override-ini={setting}"
-    if option.importmode != "prepend":
-        yield f"--import-mode={option.importmode}"
-    for plugin in option.plugins or ():
-        if plugin != "no:terminal":  # xdist's own, in its workers
-            yield from ("-p", plugin)
+def _of_pytest(args: Sequence[str | os.PathLike[str]]) -> Iterator[str]:
+    """What was given of the options that decide what a test sees, each with its value."""
+    words = iter(map(str, args))
+    for word in words:
+        if word in _SHORT or word in _LONG:
+            yield from (word, next(words, ""))
+        elif (
+            word.startswith(tuple(f"{name}=" for name in _LONG))
+            or word.startswith(_SHORT)
+            and not word.startswith("--")
+        ):
+            yield word

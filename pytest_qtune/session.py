@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_qtune import cache, options, summary, terminal
+from pytest_qtune import cache, options, rerun, summary, terminal
 from pytest_qtune.plain import json_ready, plain_text
 from pytest_qtune.worker import OUTPUT
 
@@ -50,6 +50,11 @@ class QtuneSession:
         if hasattr(report, "wasxfail"):
             entry["outcome"] = "xfailed" if report.skipped else "xpassed"
         self.tests.append(entry)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a new worker how this run was called."""
+        node.workerinput[rerun.WORKERINPUT] = rerun.flags(self.config)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

@@ -36,7 +36,7 @@ class AddendStep:
         shift = c.n.clamp(-512, 512).double()
         self.factor = torch.ldexp(c.m.double(), -shift)
         self.half = 0.5 - offset(dtype) * self.factor
-        self._exact = True
+        self._exact = bool((c.n <= 45).all())
         self._constants, self._dtype, self._wide = c, dtype, wide
         largest = int((self.factor.abs() * -dtype.qmin).max().clamp_max(2.0**62)) + 1
         self.bound = largest if wide else min(largest, -qint32.qmin)

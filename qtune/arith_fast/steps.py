@@ -50,11 +50,14 @@ class DoubleStep:
 
     @staticmethod
     def is_exact(c: Constants, bound: int, out: QuantDType) -> bool:
-        """Return whether every intermediate is a multiple of ``2**-n`` below ``2**(53-n)``."""
+        """Return whether all intermediates are multiples of one step with at most 53 bits.
+
+        The step is ``2**-n``, or 0.5 (of the rounding term) where that is smaller.
+        """
         m, n = _without_vanishing(c, bound)
         channels = zip(m.tolist(), n.tolist(), c.bias.tolist(), strict=True)
         return all(
-            (bound + abs(bias)) * abs(m_c) + _half_steps(n_c, out) <= EXACT_DOUBLE
+            _steps((bound + abs(bias)) * abs(m_c), n_c, out) <= EXACT_DOUBLE
             for m_c, n_c, bias in channels
         )
 
@@ -144,9 +147,10 @@ def _magnitude(values: torch.Tensor) -> int:
     return max(-int(low), int(high))
 
 
-def _half_steps(n: int, out: QuantDType) -> int:
-    """``offset + 0.5`` in steps of ``2**-n``, rounded up."""
-    return (2 * offset(out) + 1) << max(n - 1, 0)
+def _steps(product: int, n: int, out: QuantDType) -> int:
+    """``product / 2**n + offset + 0.5`` in steps of ``2**-n``, at most 0.5."""
+    digits = max(n, 1)
+    return (product << (digits - n)) + ((2 * offset(out) + 1) << (digits - 1))
 
 
 def _without_vanishing(c: Constants, bound: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,6 +26,7 @@ class Conditions:
         self._tape = tape
         self._guarded: set[Any] = set()
         self._sizes: dict[tuple[fx.Node, int], fx.Node] = {}
+        self._flag_nodes: dict[tuple[str, bool], fx.Node] = {}
         self.flags: list[Flag] = []
 
     @property
@@ -80,8 +81,12 @@ class Conditions:
     def flag(self, module: nn.Module, path: str) -> Any:
         """``module.training`` as the model reads it."""
         target = f"{path}.training" if path else "training"
-        origin = self._tape.emit("get_attr", target, (), kind="attribute")
-        flag = Flag(bool(vars(module)["training"]), origin, self, target)
+        value = bool(vars(module)["training"])
+        origin = self._flag_nodes.get((target, value))
+        if origin is None:
+            origin = self._tape.emit("get_attr", target, (), kind="attribute")
+            self._flag_nodes[target, value] = origin
+        flag = Flag(value, origin, self, target)
         self.flags.append(flag)
         return flag
 

@@ -115,10 +115,13 @@ def _ticks(axes: Any, labels: Sequence[str]) -> None:
 
 def _svg(figure: Figure) -> str:
     import matplotlib
+    from matplotlib.text import Text
 
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # names of operators may hold dollar signs
     buffer = io.StringIO()
     # text stays text (small, searchable); a fixed salt keeps the ids, so equal data is equal SVG
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "qtune"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    drawn = buffer.getvalue()
+    return drawn[drawn.index("<svg") :]

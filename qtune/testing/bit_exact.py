@@ -38,6 +38,7 @@ def assert_bit_exact(
     sequence in the order of the outputs, or a dict by output name). For the first two the message
     names the first operator that differs. ``inputs`` as for ``assert_consistency``.
     """
+    __tracebackhide__ = True
     check_hbir(_CHECK, "module", module)
     parts = chunks((module, against) if isinstance(against, HbirModule) else (module,), inputs)
     run = _Run(module, parts)
@@ -76,6 +77,7 @@ class _Run:
 
 
 def _compare(run: _Run, other: _Run, module: HbirModule, name: str) -> AssertionResult:
+    __tracebackhide__ = True
     layers = [
         _layer(key, records, other.records[key])
         for key, records in run.records.items()
@@ -127,6 +129,7 @@ def _digest(outputs: Expected) -> str:
 
 
 def _hash(outputs: Expected, expected: str, module: HbirModule, name: str) -> AssertionResult:
+    __tracebackhide__ = True
     if not _DIGEST.fullmatch(expected):
         raise ArgumentError(
             f"{_CHECK}: against must be 'reference', 64 hex digits, a module or tensors but got "
@@ -179,6 +182,7 @@ def _result(
     module: HbirModule,
     name: str,
 ) -> AssertionResult:
+    __tracebackhide__ = True
     if set(outputs) != set(expected):
         raise ArgumentError(f"{_CHECK}: outputs are {list(outputs)}, expected {list(expected)}")
     counts = {key: _count(value, expected[key]) for key, value in outputs.items()}

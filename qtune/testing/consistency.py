@@ -51,6 +51,7 @@ def assert_consistency(
     may differ from the exported one. Raises ``AssertionError`` with the result as
     ``.qtune_result``, ``ArgumentError`` for models that can't be compared.
     """
+    __tracebackhide__ = True
     given = {
         "min_cosine": min_cosine,
         "min_sqnr_db": min_sqnr_db,

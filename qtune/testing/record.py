@@ -17,11 +17,13 @@ _results: deque[AssertionResult] = deque(maxlen=_MOST)
 
 def conclude(result: AssertionResult) -> AssertionResult:
     """Record ``result``; raise ``AssertionError`` carrying it as ``.qtune_result`` if it is bad."""
+    __tracebackhide__ = True
     return conclude_all([result])
 
 
 def conclude_all(results: Sequence[AssertionResult]) -> AssertionResult:
     """Record all of them; raise for the first bad one, else return the first."""
+    __tracebackhide__ = True  # pytest shows the caller's line, not this function
     _results.extend(results)
     for result in results:
         if not result.ok:

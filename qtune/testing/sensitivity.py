@@ -39,6 +39,7 @@ def assert_sensitivity_below(
     default is the worst over all outputs. ``inputs``: a tensor, a tuple of arguments or
     ``qtune.Inputs``, or a list of these, of which the worst counts.
     """
+    __tracebackhide__ = True
     prepared = check_prepared(_CHECK, model)
     chosen = Metric.get_metric(metric)
     bound = Limit(chosen.name, chosen, check_limit(_CHECK, "limit", limit))

@@ -25,6 +25,7 @@ def assert_no_shared_ops(
     graph; with ``inputs`` (a tensor, a tuple of arguments or ``qtune.Inputs``) in a run on them.
     Operators that never run are listed, but don't fail.
     """
+    __tracebackhide__ = True
     prepared = check_prepared("assert_no_shared_ops", model)
     counts = _graph_calls(prepared)
     if inputs is not None:
@@ -68,6 +69,7 @@ def assert_no_unfused(
     The message names the operators and what kept them apart. With ``inputs`` the model also runs
     once on them.
     """
+    __tracebackhide__ = True
     prepared = check_prepared("assert_no_unfused", model)
     if inputs is not None:
         check_qat_model(prepared, inputs)

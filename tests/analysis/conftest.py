@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from qtune import modes
 from qtune.march import march
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from qtune.analysis.downstream import Resume, can_resume, sweep
+from qtune.analysis.downstream import Resume, _Sweep, can_resume, sweep
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs
 from qtune.capture.recorder import capture
@@ -75,15 +75,11 @@ def test_graphs_that_change_values_in_place_are_told_apart() -> None:
     assert can_resume(capture(nn.Linear(3, 3), x), Inputs(x))
 
 
-def test_only_values_that_are_alive_are_kept() -> None:
+def test_only_values_that_are_needed_later_are_kept() -> None:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(6)])
     x = torch.rand(2, 4)
     graph = capture(model, x)
-    alive = []
-
-    def visit(node: fx.Node, resume: Resume) -> None:
-        program = resume.__closure__[1].cell_contents if resume.__closure__ else None
-        alive.append(program)
-
-    sweep(graph, Inputs(x), calls(graph), visit)
-    assert len(alive) == 6
+    kept: list[int] = []
+    runner = _Sweep(graph, calls(graph), lambda node, resume: kept.append(len(runner.live)))
+    graph.run_nodes(Inputs(x), runner)
+    assert kept == [1] * 6

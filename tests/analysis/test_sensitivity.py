@@ -230,8 +230,9 @@ def test_random_models_see_the_same_numbers_in_every_variant() -> None:
 
     x = torch.rand(2, 4)
     rows = one_table(calibrated(Noisy(), x), x)
-    # beside what clips, int16 leaves about 1e-4; other noise would show as errors of up to 1
-    assert max(abs(r["qint16_ATOL"] - r["clip_ATOL"]) for r in rows.values()) < 1e-3
+    # beside what clips (at borders half an int8 step apart) int16 leaves about 1e-4; other noise
+    # would show as errors of up to 1
+    assert max(abs(r["qint16_ATOL"] - r["clip_ATOL"]) for r in rows.values()) < 1e-2
 
 
 def test_empty_batch_is_not_available_and_not_nan() -> None:

@@ -166,6 +166,23 @@ def test_run_nodes_shows_and_replaces_results() -> None:
     assert torch.equal(zeroed, model[2](torch.zeros(4, 3)))
 
 
+def test_results_are_shown_before_a_later_call_changes_them_in_place() -> None:
+    """A31"""
+    model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU(inplace=True))
+    recorded = capture(model, data(4, 1, 3, 3))
+    kept: dict[str, Tensor] = {}
+
+    def keep(node: fx.Node, result: Any) -> Any:
+        kept[str(node.target)] = result.detach().clone()
+        return result
+
+    x = data(4, 1, 3, 3)
+    recorded.run_nodes(x, keep)
+    assert torch.equal(kept["0"], model[0](x))
+    assert kept["0"].min() < 0
+    assert kept["1"].min() == 0
+
+
 def test_replaced_submodule_takes_effect_at_once() -> None:
     recorded = capture(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), data(2, 3))
     x = data(2, 3)

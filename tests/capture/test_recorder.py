@@ -178,6 +178,23 @@ def test_module_called_twice_appears_twice() -> None:
     assert list(recorded.state_dict()) == ["conv.weight", "conv.bias", "same.weight", "same.bias"]
 
 
+def test_result_with_a_second_user_has_two_users_in_the_graph() -> None:
+    """A11"""
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            c = self.conv(x)
+            return F.relu(c) + c
+
+    recorded = assert_replays(Both(), image(1, 3, 4, 4), image(2, 3, 5, 5))
+    conv = next(n for n in recorded.graph.nodes if n.op == "call_module")
+    assert [user.target for user in conv.users] == [F.relu, "add"]
+
+
 def test_module_made_inside_forward_is_recorded_as_its_functions() -> None:
     class Inside(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

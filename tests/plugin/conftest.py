@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import qtune.testing.stages  # noqa: F401 - loaded once here, not again in every run in pytest
+
 CHECKS = """
 import pytest
 from qtune.testing.record import conclude
@@ -22,6 +24,15 @@ def check(ok, got="0.5", model="net", name="consistency", **metrics):
         )
     )
 """
+LEFT_OUT = ("html", "metadata", "hypothesispytest")
+
+
+@pytest.fixture(autouse=True)
+def without_other_plugins(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inner runs and their workers load only what they need."""
+    options = " ".join(f"-p no:{name}" for name in LEFT_OUT)
+    monkeypatch.setenv("PYTEST_ADDOPTS", options)
+    monkeypatch.delenv("QTUNE_RUN_DIR", raising=False)
 
 
 @pytest.fixture

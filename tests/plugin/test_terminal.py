@@ -46,6 +46,6 @@ def test_failure_message_says_what_to_do(project: pytest.Pytester) -> None:
             "E*head: 0.5, qint8, shape (1, 8), scale 0.02, 25.00% of the codes differ, 50.00% s*",
             "E*first bad layer in order of execution: head*",
             "E*Raise head to qint16.",
-            "E*run again: pytest --qtune 'test_net.py::test_bad'",
+            "E*run again: pytest --qtune test_net.py::test_bad",
         ]
     )

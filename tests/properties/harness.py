@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from qtune.bpu.convert import convert
 from qtune.bpu.ort import run_in_onnxruntime
 from qtune.dtype import QuantDType
+from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat import QATOp
@@ -116,16 +117,27 @@ class Model(nn.Module):
         return self.op(*tensors)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Line:
-    """The model in every stage and what the integer module gave."""
+    """A prepared model, its results and those of the integer module on the same input.
 
-    model: Model
+    ``steps``: scale of each result, ``None`` for masks, integers and what is not quantized.
+    """
+
     prepared: PreparedModel
-    data: tuple[Tensor, ...]
     fake: list[Tensor]
     integer: list[Tensor]
     steps: list[float | None]
+
+    def distances(self) -> list[tuple[float, bool]]:
+        """Largest distance of each result, and whether it is counted in steps."""
+        found = []
+        for left, right, step in zip(self.fake, self.integer, self.steps, strict=True):
+            assert left.dtype == right.dtype
+            assert left.shape == right.shape
+            gap = (left.double() - right.double()).abs().max().item() if left.numel() else 0.0
+            found.append((gap / (step or 1.0), step is not None))
+        return found
 
 
 def flat(result: Any) -> list[Tensor]:
@@ -148,24 +160,31 @@ def prepared_model(model: Model, data: Sequence[Tensor], dtype: QuantDType) -> P
     return prepare(model, tuple(data), setter).eval()
 
 
-def run_line(model: Model, data: tuple[Tensor, ...], dtype: QuantDType) -> Line:
+def run_line(
+    model: Model, calibration: tuple[Tensor, ...], data: tuple[Tensor, ...], dtype: QuantDType
+) -> Line:
     """Prepare, calibrate, validate, export, convert, run; the three integer runs agree."""
-    prepared = prepared_model(model, data, dtype)
+    prepared = prepared_model(model, calibration, dtype)
     set_fake_quantize(prepared, FakeQuantState.CALIBRATION)
     with torch.no_grad():
-        prepared(*data)
+        prepared(*calibration)
         set_fake_quantize(prepared, FakeQuantState.VALIDATION)
         fake = flat(prepared(*data))
-    module = convert(export(prepared, data))
+    module = convert(export(prepared, calibration))
     assert not [note for note in module.report if note["kind"] == "stays float"]
-    feed = {item.name: x for item, x in zip(module[0].inputs, data, strict=True)}
-    fast, exact = module[0].run(feed), module[0].run(feed, "reference")
+    return Line(prepared, fake, run_everywhere(module, data), output_steps(prepared))
+
+
+def run_everywhere(module: HbirModule, data: Sequence[Tensor]) -> list[Tensor]:
+    """Results of the fast kernels, after NumPy and ONNX Runtime gave the same bits."""
+    function = module[0]
+    feed = {item.name: x for item, x in zip(function.inputs, data, strict=True)}
+    fast, exact = function.run(feed), function.run(feed, "reference")
     by_ort = run_in_onnxruntime(module, {key: x.numpy() for key, x in feed.items()})
     for name, value in fast.items():
         assert torch.equal(value, exact[name]), f"{name}: fast and reference differ"
         np.testing.assert_array_equal(by_ort[name], exact[name].numpy(), err_msg="ONNX Runtime")
-    integer = [fast[item.name] for item in module[0].outputs]
-    return Line(model, prepared, data, fake, integer, output_steps(prepared))
+    return [fast[item.name] for item in function.outputs]
 
 
 def output_steps(prepared: PreparedModel) -> list[float | None]:
@@ -177,7 +196,7 @@ def output_steps(prepared: PreparedModel) -> list[float | None]:
 
 def _step(prepared: PreparedModel, node: Any, known: Any) -> float | None:
     module = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
-    if isinstance(module, QATOp) and module.spec.name == "dequant_stub":
-        quantizer = known.get(node.args[0])
-        return None if quantizer is None else float(quantizer.scale)
-    return None
+    if not isinstance(module, QATOp) or module.spec.name != "dequant_stub":
+        return None
+    quantizer = known.get(node.args[0])
+    return None if quantizer is None else float(quantizer.scale)

@@ -16,6 +16,8 @@ import torch
 from qtune.capture.inputs import Inputs
 from qtune.testing.content import digest, source_digest
 
+METHOD = "class f:\n def m(self): return {}"
+
 
 class Color(enum.Enum):
     RED = 1

@@ -1,0 +1,103 @@
+"""The page template: complete without scripts, everything escaped."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+
+from qtune.report.page import Chip, Section, Table, Tile, render
+
+EVIL = "<script>alert('x')</script> & \"quoted\" 'single'"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Checker(HTMLParser):
+    """Refuses tags that are not closed in order; collects text and tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def checked(html: str) -> Checker:
+    checker = Checker()
+    checker.feed(html)
+    assert checker.open == []
+    return checker
+
+
+def everything(text: str) -> str:
+    table = Table(
+        ("a", "s", "l"),
+        [{"a": text, "s": text, "l": text, "bad": True}],
+        bad="bad",
+        caption=text,
+        status="s",
+        link="l",
+    )
+    inner = Section(text, [text], collapsed=False, chips=[Chip(text, text, text)])
+    folded = Section(text, preformatted=[text], collapsed=True)
+    sections = [Section(text, [text], [table], (), [text], [inner, folded])]
+    return render(text, sections, subtitle=text, tiles=[Tile(text, text, "bad")])
+
+
+def test_all_text_is_escaped() -> None:
+    page = checked(everything(EVIL))
+    assert "script" not in page.tags
+    assert page.text.count(EVIL) >= 12
+
+
+def test_page_needs_nothing_from_outside() -> None:
+    html = render("t", [Section("s", ["text"])])
+    assert "<script" not in html
+    assert "src=" not in html
+    assert "http" not in html
+    assert html.lstrip().startswith("<!DOCTYPE html>")
+
+
+def test_script_comes_only_where_asked() -> None:
+    assert "<script" in render("t", [], sortable=True)
+
+
+def test_pictures_go_in_as_they_are() -> None:
+    assert "<figure><svg></svg></figure>" in render("t", [Section("s", pictures=["<svg></svg>"])])
+
+
+def test_links_lead_to_the_section_of_that_title() -> None:
+    table = Table(("model",), [{"model": "my net <1>"}], link="model")
+    html = render("t", [Section("Summary", tables=[table]), Section("my net <1>")])
+    assert '<a href="#s-my-net-1-">' in html
+    assert '<h2 id="s-my-net-1-">' in html
+
+
+@pytest.mark.parametrize("collapsed", [True, False])
+def test_folding_sections(collapsed: bool) -> None:
+    html = render("t", [Section("s", ["inside"], collapsed=collapsed)])
+    assert ("<details open>" in html) is not collapsed
+    assert "inside" in html
+
+
+def test_numbers_are_printed_as_in_the_documents_and_aligned() -> None:
+    table = Table(("v",), [{"v": 0.5}, {"v": None}], numeric=("v",))
+    html = render("t", [Section("s", tables=[table])])
+    assert '<td class="number">0.5000000</td>' in html
+    assert '<td class="number"></td>' in html
+
+
+def test_missing_column_is_an_error_not_an_empty_cell() -> None:
+    with pytest.raises(Exception, match="no attribute 'v'"):
+        render("t", [Section("s", tables=[Table(("v",), [{"w": 1}])])])
