@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from qtune.arith_fast.capability import guard, provenance
 from qtune.arith_fast.fake_quantize import fake_quantize
-from qtune.arith_fast.gemm import conv2d_kernel, linear_kernel
+from qtune.arith_fast.gemm import conv2d_kernel, conv_transpose2d_kernel, linear_kernel
 from qtune.arith_fast.held import to_held
 from qtune.dtype import qint8, qint16
 
@@ -41,6 +41,9 @@ CONVS = {
 LINEARS = {"linear.head": (8, 1280, 1000), "linear.mlp": (1576, 384, 1536)}
 
 
+Row = tuple[str, float, float]
+
+
 def median_us(call: Callable[[], object], repeats: int = 15) -> float:
     """Median processor time of a call in microseconds: other processes do not count."""
     call()
@@ -52,7 +55,7 @@ def median_us(call: Callable[[], object], repeats: int = 15) -> float:
     return statistics.median(times) * 1e6
 
 
-def conv_row(name: str, in_dtype: str = "int8", addend: bool = False) -> tuple[str, float, float]:
+def conv_row(name: str, in_dtype: str = "int8", addend: bool = False) -> Row:
     """Times of one convolution: integer and float32."""
     batch, inputs, outputs, size, stride, groups, width = CONVS[name]
     rng = np.random.default_rng(0)
@@ -76,7 +79,18 @@ def conv_row(name: str, in_dtype: str = "int8", addend: bool = False) -> tuple[s
     return f"{name} {in_dtype}{' + add' if addend else ''}", integer, floating
 
 
-def linear_row(name: str) -> tuple[str, float, float]:
+def transposed_row(name: str, size: int, inputs: int, outputs: int, width: int) -> Row:
+    """Times of one transposed convolution of stride 2."""
+    rng, pad = np.random.default_rng(0), (size - 2) // 2
+    w = rng.integers(-60, 60, size=(inputs, outputs, size, size))
+    kernel = conv_transpose2d_kernel(w, 0, 20000, 26, (2, 2), (pad,) * 4)
+    codes = rng.integers(-128, 128, size=(8, inputs, width, width))
+    held, x, wf = to_held(codes, qint8), torch.randn(codes.shape), torch.randn(w.shape)
+    integer = median_us(lambda: kernel(held))
+    return name, integer, median_us(lambda: F.conv_transpose2d(x, wf, None, 2, pad))
+
+
+def linear_row(name: str) -> Row:
     """Times of one linear layer: integer and float32."""
     rows, inputs, outputs = LINEARS[name]
     rng = np.random.default_rng(0)
@@ -86,7 +100,7 @@ def linear_row(name: str) -> tuple[str, float, float]:
     return name, median_us(lambda: kernel(held)), median_us(lambda: F.linear(x, w, b))
 
 
-def fake_quantize_row(shape: tuple[int, ...], axis: int | None) -> tuple[str, float, float]:
+def fake_quantize_row(shape: tuple[int, ...], axis: int | None) -> Row:
     """Fake-quantize against relu, the cheapest pass over the same tensor."""
     x = torch.randn(shape)
     scale = torch.full((shape[axis] if axis is not None else 1,), 0.02)
@@ -99,13 +113,17 @@ def main() -> None:
     """Print one line per case."""
     torch.set_num_threads(1)
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    cases: list[tuple[str, Callable[[], tuple[str, float, float]]]] = []
+    cases: list[tuple[str, Callable[[], Row]]] = []
     cases += [(name, lambda name=name: conv_row(name)) for name in CONVS]
     cases += [
         ("resnet.layer1 add", lambda: conv_row("resnet.layer1", addend=True)),
         ("resnet.layer3 add", lambda: conv_row("resnet.layer3", addend=True)),
         ("resnet.layer2 int16", lambda: conv_row("resnet.layer2", "int16")),
         ("mobile.depth3 int16", lambda: conv_row("mobile.depth3", "int16")),
+    ]
+    cases += [
+        ("up.k2", lambda: transposed_row("up.k2", 2, 256, 128, 28)),
+        ("up.k4", lambda: transposed_row("up.k4", 4, 128, 128, 28)),
     ]
     cases += [(name, lambda name=name: linear_row(name)) for name in LINEARS]
     cases += [

@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Set a marked test's march for its fixtures and its body; keep the command to repeat it."""
-    restore = _set_variable(rerun.VARIABLE, rerun.command(item))
+    restore = _set_variable(rerun.VARIABLE, rerun.variable(item))
     try:
         return (yield from _marked(item))
     finally:

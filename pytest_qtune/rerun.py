@@ -23,6 +23,11 @@ _SHORT = ("-p", "-c", "-o", "-W")
 _LONG = ("--config-file", "--rootdir", "--override-ini", "--import-mode", "--pythonwarnings")
 
 
+def variable(item: pytest.Item) -> str:
+    """The content of the variable: a run inside a test must not take it for its own."""
+    return f"{item.nodeid}\t{command(item)}".replace("\x00", "(null)")
+
+
 def command(item: pytest.Item) -> str:
     """``pytest --qtune tests/test_net.py::test_head``, to be run in the folder of this run."""
     return shlex.join(["pytest", "--qtune", *flags(item.config), node_id(item)])
@@ -69,11 +74,8 @@ def _of_pytest(args: Sequence[str | os.PathLike[str]]) -> Iterator[str]:
     """What was given of the options that decide what a test sees, each with its value."""
     words = iter(map(str, args))
     for word in words:
+        name, equals, _ = word.partition("=")
         if word in _SHORT or word in _LONG:
             yield from (word, next(words, ""))
-        elif (
-            word.startswith(tuple(f"{name}=" for name in _LONG))
-            or word.startswith(_SHORT)
-            and not word.startswith("--")
-        ):
+        elif (equals and name in _LONG) or word[:2] in _SHORT:
             yield word

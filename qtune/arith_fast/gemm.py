@@ -18,7 +18,7 @@ from qtune.arith_fast.epilogue import Addend, Epilogue
 from qtune.arith_fast.held import held_dtype
 from qtune.arith_fast.sums import ConvSums, LinearSums
 from qtune.arith_fast.terms import bounds
-from qtune.arith_fast.transpose import as_convolution, phases
+from qtune.arith_fast.transpose import Phase, as_convolution, phases, reach
 from qtune.dtype import QuantDType, qint8, qint16, quant_dtype
 from qtune.errors import ArgumentError
 
@@ -77,7 +77,7 @@ def conv2d_kernel(
     def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         extra = None if operand is None else operand.permute(0, 2, 3, 1)
-        return _convolved(x, sums, epilogue, extra, out).permute(0, 3, 1, 2)
+        return _convolved(x, sums, epilogue, extra).permute(0, 3, 1, 2)
 
     return GemmKernel(epilogue, run)
 
@@ -114,23 +114,13 @@ def conv_transpose2d_kernel(
     ]
     plain = as_convolution(w, groups)
     epilogue = _epilogue(plain, source, w_dtype, code_range, bias_q, m, n, out, lo, hi, addend)
-    reach = [
-        dilation[i] * (w.shape[2 + i] - 1) + 1 + output_padding[i] - padding[i] - padding[i + 2]
-        for i in range(2)
-    ]
+    covered = reach(w.shape[2:], padding, output_padding, dilation)
 
     def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
-        size = [(x.shape[2 + i] - 1) * stride[i] + reach[i] for i in range(2)]
+        size = [(x.shape[2 + i] - 1) * stride[i] + covered[i] for i in range(2)]
         _check_size(x, size)
         rows = torch.empty((x.shape[0], *size, len(plain)), dtype=held_dtype(out))
-        extra = None if operand is None else operand.permute(0, 2, 3, 1).expand(rows.shape)
-        for phase, sums in parts:
-            window = (slice(None), *(slice(phase.start[i], None, stride[i]) for i in range(2)))
-            target = rows[window]
-            if target.numel():
-                part = None if extra is None else extra[window]
-                target.copy_(_convolved(x, sums, epilogue, part, out))
+        _fill_phases(x, parts, stride, epilogue, operand, rows)
         return rows.permute(0, 3, 1, 2)
 
     return GemmKernel(epilogue, run)
@@ -175,17 +165,35 @@ def as_dtype(value: QuantDType | str) -> QuantDType:
     return quant_dtype(value)
 
 
+def _fill_phases(
+    x: torch.Tensor,
+    parts: Sequence[tuple[Phase, ConvSums]],
+    stride: Sequence[int],
+    epilogue: Epilogue,
+    addend: torch.Tensor | None,
+    rows: torch.Tensor,
+) -> None:
+    """Run the convolutions of a transposed one, each into its places of ``rows`` [N, H, W, O]."""
+    x = x.contiguous(memory_format=torch.channels_last)
+    extra = None if addend is None else addend.permute(0, 2, 3, 1).expand(rows.shape)
+    for phase, sums in parts:
+        window = (slice(None), *(slice(phase.start[i], None, stride[i]) for i in range(2)))
+        target = rows[window]
+        if target.numel():
+            part = None if extra is None else extra[window]
+            target.copy_(_convolved(x, sums, epilogue, part))
+
+
 def _convolved(
     x: torch.Tensor,
     sums: ConvSums,
     epilogue: Epilogue,
     addend: torch.Tensor | None,
-    out: QuantDType,
 ) -> torch.Tensor:
     """The held result [N, H, W, O], a few images at a time; ``addend`` is [N, H, W, O] too."""
     height, width = sums.output_size(x.shape[2], x.shape[3])
     _check_size(x, (height, width))
-    result = torch.empty((x.shape[0], height, width, sums.channels), dtype=held_dtype(out))
+    result = torch.empty((x.shape[0], height, width, sums.channels), dtype=held_dtype(epilogue.out))
     if addend is not None:
         addend = addend.expand(result.shape)
     for start, stop in spans(x.shape[0], _images(height * width * sums.channels)):

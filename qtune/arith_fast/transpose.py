@@ -51,16 +51,9 @@ def phases(
 ) -> list[Phase]:
     """Return the phases of transposed-convolution weights [I, O/groups, kh, kw]."""
     plain = as_convolution(w, groups)
+    covered = reach(w.shape[2:], padding, output_padding, dilation)
     lines = [
-        list(
-            _lines(
-                w.shape[2 + i],
-                stride[i],
-                (padding[i], padding[i + 2]),
-                output_padding[i],
-                dilation[i],
-            )
-        )
+        list(_lines(w.shape[2 + i], stride[i], padding[i], covered[i], dilation[i]))
         for i in range(2)
     ]
     return [
@@ -75,6 +68,20 @@ def phases(
     ]
 
 
+def reach(
+    kernel: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[int, int]:
+    """Return what one input element covers: the output has ``(in - 1) * stride + reach`` rows."""
+    height, width = (
+        dilation[i] * (kernel[i] - 1) + 1 + output_padding[i] - padding[i] - padding[i + 2]
+        for i in range(2)
+    )
+    return height, width
+
+
 def as_convolution(w: Int64Array, groups: int) -> Int64Array:
     """Return weights [I, O/g, kh, kw] as [O, I/g, kh, kw]."""
     inputs, outputs, height, width = w.shape
@@ -82,20 +89,17 @@ def as_convolution(w: Int64Array, groups: int) -> Int64Array:
     return np.ascontiguousarray(split).reshape(groups * outputs, inputs // groups, height, width)
 
 
-def _lines(
-    kernel: int, stride: int, padding: tuple[int, int], extra: int, dilation: int
-) -> Iterator[_Line]:
+def _lines(kernel: int, stride: int, cut: int, covered: int, dilation: int) -> Iterator[_Line]:
     common = gcd(stride, dilation)
     spread = dilation // common
-    reach = dilation * (kernel - 1) + 1 + extra - padding[0] - padding[1]
     for start in range(stride):
-        residue = (start + padding[0]) % stride
+        residue = (start + cut) % stride
         taps = [k for k in range(kernel) if (residue - dilation * k) % stride == 0]
         # Output start + stride * u, tap t reads input first + u - t * spread.
-        first = (start + padding[0] - dilation * taps[0]) // stride if taps else 0
+        first = (start + cut - dilation * taps[0]) // stride if taps else 0
         span = spread * max(len(taps) - 1, 0)
-        # The full length is (in - 1) * stride + reach: this many outputs more than inputs.
-        more = -(-(reach - stride - start) // stride)
+        # Of (in - 1) * stride + covered outputs, this phase has in + more.
+        more = -(-(covered - stride - start) // stride)
         before = span - first
         yield _Line(tuple(reversed(taps)), spread, before, more - before + span, start)
 

@@ -165,9 +165,11 @@ def sqnr(a: Tensor, b: Tensor) -> float:
     signal = float(a.double().square().sum())
     if noise == 0:
         return math.inf
-    if signal == 0:
+    if math.isnan(noise) or math.isinf(noise) and math.isinf(signal):
+        return math.nan
+    if signal == 0 or math.isinf(noise):
         return -math.inf
-    return 10 * math.log10(signal / noise) if noise == noise else math.nan
+    return 10 * math.log10(signal / noise)
 
 
 @Metric.register("RTOL", False, "pertensor")

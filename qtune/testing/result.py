@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HEADLINE_COLUMNS = 80
 WORST_LAYERS = 5
 RERUN_VARIABLE = "QTUNE_RERUN"
-"""Environment variable in which the pytest plugin keeps the command that runs the current test."""
+"""Environment variable of the pytest plugin: id of the current test, tab, the command to run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +128,11 @@ def rerun_command() -> str | None:
 
     The plugin knows it exactly; without the plugin it follows from pytest's own variable.
     """
-    known = os.environ.get(RERUN_VARIABLE)
-    if known:
-        return known
-    current = os.environ.get("PYTEST_CURRENT_TEST")
-    return f"pytest {shlex.quote(current.rsplit(' (', 1)[0])}" if current else None
+    current = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    test, _, command = os.environ.get(RERUN_VARIABLE, "").partition("\t")
+    if current and test == current:  # else it is that of a pytest outside of this one
+        return command
+    return f"pytest {shlex.quote(current)}" if current else None
 
 
 def _number(value: float | None) -> str:

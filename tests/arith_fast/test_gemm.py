@@ -56,6 +56,21 @@ def conv_case(rng, draw):
     }
 
 
+def pick(draw, *bits):
+    """A dtype; repeated widths are drawn more often."""
+    return DTYPES[draw(st.sampled_from(bits))]
+
+
+def fused_operand(rng, draw, shape, channels):
+    """Sometimes a fused operand: for the oracle, for the kernel, for its call."""
+    if not draw(st.booleans()):
+        return None, None, []
+    dtype = pick(draw, 8, 16)
+    m, n = multipliers(rng, channels, 4)
+    codes = codes_of(rng, dtype, shape)
+    return (codes, m, n), (m, n, dtype), [to_held(codes, dtype)]
+
+
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("switch", ["on", "off"])
@@ -64,46 +79,21 @@ def test_conv_equals_the_rule(switch, data):
     draw = data.draw
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     case = conv_case(rng, draw)
-    source, weight = (
-        DTYPES[draw(st.sampled_from([8, 8, 16]))],
-        DTYPES[draw(st.sampled_from([8, 8, 16]))],
-    )
-    out = DTYPES[draw(st.sampled_from([8, 8, 16]))]
-    wide = source is qint16 and weight is qint16
+    source, weight, out = (pick(draw, 8, 8, 16) for _ in range(3))
     extreme = draw(st.booleans())
     x, w = codes_of(rng, source, case["x"], extreme), codes_of(rng, weight, case["w"], extreme)
-    channels = w.shape[0]
-    bias = rng.integers(-(1 << 22), 1 << 22, size=channels)
-    m, n = multipliers(rng, channels, source.bits + weight.bits)
+    bias = rng.integers(-(1 << 22), 1 << 22, size=len(w))
+    m, n = multipliers(rng, len(w), source.bits + weight.bits)
     lo, hi = draw(st.sampled_from([(out.qmin, out.qmax), (0, out.qmax), (-5, 90), (0, 77)]))
     geometry = {k: case[k] for k in ("stride", "padding", "dilation", "groups")}
     acc = conv_sum(x, w, **geometry)
-    addend, given_addend, operands = None, None, []
-    if draw(st.booleans()):
-        m_a, n_a = multipliers(rng, channels, 4)
-        dtype = DTYPES[draw(st.sampled_from([8, 16]))]
-        codes = codes_of(rng, dtype, acc.shape)
-        given_addend, addend, operands = (
-            (m_a, n_a, dtype),
-            (codes, m_a, n_a),
-            [to_held(codes, dtype)],
-        )
+    addend, options, operands = fused_operand(rng, draw, acc.shape, len(w))
+    wide = source is qint16 and weight is qint16
     expected = finish(acc, bias, m, n, lo, hi, addend, wide)
+    dtypes = {"in_dtype": source, "w_dtype": weight, "out_dtype": out}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(INT8_SWITCH, switch)
-        kernel = conv2d_kernel(
-            w,
-            bias,
-            m,
-            n,
-            **geometry,
-            in_dtype=source,
-            w_dtype=weight,
-            out_dtype=out,
-            lo=lo,
-            hi=hi,
-            addend=given_addend,
-        )
+        kernel = conv2d_kernel(w, bias, m, n, **geometry, **dtypes, lo=lo, hi=hi, addend=options)
         found = kernel(to_held(x, source), *operands)
     np.testing.assert_array_equal(from_held(found), expected)
     assert found.is_contiguous(memory_format=torch.channels_last)
@@ -146,8 +136,10 @@ def test_conv_transpose_equals_the_rule(data):
     ]
     assume(min(sizes) > 0)
     acc = conv_transpose_sum(x, w, **geometry)
-    expected = finish(acc, bias, m, n, -128, 127)
-    found = conv_transpose2d_kernel(w, bias, m, n, **geometry, in_dtype=source)(to_held(x, source))
+    addend, options, operands = fused_operand(rng, draw, acc.shape, channels)
+    expected = finish(acc, bias, m, n, -128, 127, addend)
+    kernel = conv_transpose2d_kernel(w, bias, m, n, **geometry, in_dtype=source, addend=options)
+    found = kernel(to_held(x, source), *operands)
     np.testing.assert_array_equal(from_held(found), expected)
 
 
@@ -165,20 +157,12 @@ def test_linear_equals_the_rule(switch, data):
     bias = rng.integers(-1000, 1000, size=w.shape[0])
     m, n = multipliers(rng, w.shape[0], source.bits + weight.bits + 2)
     acc = x @ w.T
-    addend, operands, given_addend = None, [], None
-    if draw(st.booleans()):
-        codes = codes_of(rng, qint8, acc.shape)
-        m_a, n_a = multipliers(rng, w.shape[0], 4)
-        addend, given_addend, operands = (
-            (codes, m_a, n_a),
-            (m_a, n_a, qint8),
-            [to_held(codes, qint8)],
-        )
+    addend, options, operands = fused_operand(rng, draw, acc.shape, len(w))
     wide = source is qint16 and weight is qint16
     expected = finish(acc, bias, m, n, -128, 127, addend, wide, axis=-1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(INT8_SWITCH, switch)
-        kernel = linear_kernel(w, bias, m, n, source, weight, addend=given_addend)
+        kernel = linear_kernel(w, bias, m, n, source, weight, addend=options)
         found = kernel(to_held(x, source), *operands)
     np.testing.assert_array_equal(from_held(found), expected)
 

@@ -22,16 +22,15 @@ from qtune.ops.spec import (
     ModuleTarget,
     OpSpec,
     Rule,
-    Sample,
     Target,
 )
+from tests.properties.drawing import slots
 
 from .conftest import ROOT
 
 SPECS = sorted(registry.specs().values(), key=lambda entry: entry.name)
 KERNELS = sorted(registry.kernels().values(), key=lambda kernel: (kernel.domain, kernel.op_type))
 DTYPES = {"qint8", "qint16", "qint32", "float32"}
-MASK_ROLES = ("condition", "mask")
 SEEDS = range(5)
 
 each_spec = pytest.mark.parametrize("entry", SPECS, ids=lambda entry: entry.name)
@@ -42,24 +41,6 @@ each_kernel = pytest.mark.parametrize(
 
 def owners() -> dict[tuple[str, str], OpSpec]:
     return {(k.domain, k.op_type): entry for entry in SPECS for k in entry.kernels}
-
-
-def operands(entry: OpSpec, sample: Sample, rng: np.random.Generator) -> list[Any]:
-    """Random operands of a sampled call; running statistics and domains of log are positive."""
-    roles = (entry.roles + entry.roles[-1:] * len(sample.shapes))[: len(sample.shapes)]
-    found: list[Any] = []
-    for index, (role, shape) in enumerate(zip(roles, sample.shapes, strict=True)):
-        if shape is None:
-            found.append(sample.numbers.get(index))
-        elif index in sample.indices:
-            found.append(
-                torch.from_numpy(np.asarray(rng.integers(0, sample.indices[index], shape)))
-            )
-        else:
-            values = torch.from_numpy(np.asarray(rng.random(shape), dtype=np.float32)) + 0.1
-            is_mask = role in MASK_ROLES or entry.name.startswith("logical_")
-            found.append(values > 0.5 if is_mask else values)
-    return found
 
 
 @each_spec
@@ -135,7 +116,8 @@ def test_sampled_calls_run_and_fit_the_limits_of_nash(entry: OpSpec) -> None:
     for seed in SEEDS:
         sample = entry.sample(np.random.default_rng(seed))
         assert sample == entry.sample(np.random.default_rng(seed)), "the sampler is not seeded"
-        tensors = operands(entry, sample, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        tensors = [slot.draw(rng, positive=True) for slot in slots(entry, sample)]
         with torch.no_grad():
             result = entry.float_kernel(*tensors, **sample.attrs)
         results = result if isinstance(result, (tuple, list)) else (result,)

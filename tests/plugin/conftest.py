@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import pytest
 
-import qtune.testing.stages  # noqa: F401 - loaded once here, not again in every run in pytest
+import qtune
 
 CHECKS = """
 import pytest
@@ -15,6 +18,7 @@ from qtune.testing.result import AssertionResult, LayerResult
 def check(ok, got="0.5", model="net", name="consistency", **metrics):
     layers = [
         LayerResult("stem", 0.1, True, 0.1, (1, 8), "qint8", 0.01, 0.0, 0.0),
+        LayerResult("body", 0.2, True, 0.2, (1, 8), "qint8", 0.01, 0.0, 0.0),
         LayerResult("head", 0.5, ok, 0.5, (1, 8), "qint8", 0.02, 0.25, 0.5),
     ]
     conclude(
@@ -24,6 +28,15 @@ def check(ok, got="0.5", model="net", name="consistency", **metrics):
         )
     )
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def whole_engine() -> None:
+    """Load everything once: a run in this process forgets the modules that it loaded itself."""
+    for found in pkgutil.walk_packages(qtune.__path__, "qtune."):
+        importlib.import_module(found.name)
+
+
 LEFT_OUT = ("html", "metadata", "hypothesispytest")
 
 

@@ -102,3 +102,9 @@ def test_unknown_metric_lists_the_known_ones() -> None:
         Metric.get_metric("SNR")
     with pytest.raises(AttributeError, match="no metric"):
         _ = Metric.SNR
+
+
+def test_infinite_noise_is_the_worst_sqnr() -> None:
+    inf = torch.tensor([1.0, math.inf])
+    assert Metric.SQNR(torch.ones(2), inf) == -math.inf
+    assert math.isnan(Metric.SQNR(inf, torch.ones(2)) or 0.0)

@@ -17,7 +17,7 @@ from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat import QATOp
-from qtune.ops.spec import ModuleTarget, OpSpec, Sample
+from qtune.ops.spec import OpSpec, Sample
 from qtune.quantization import (
     FakeQuantState,
     QconfigSetter,
@@ -28,82 +28,43 @@ from qtune.quantization import (
 from qtune.quantization.hbdk4 import export
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
 
-MASK_ROLES = ("condition", "mask")
-VARIANCE = "running_var"
+from .drawing import Slot, owned_roles, slots
 
 
 class Operator(nn.Module):
     """Calls the float kernel; operands that modules own are its parameters and buffers."""
 
-    def __init__(self, spec: OpSpec, sample: Sample, rng: np.random.Generator) -> None:
+    def __init__(self, entry: OpSpec, sample: Sample, rng: np.random.Generator) -> None:
         super().__init__()
-        self.kernel, self.attrs = spec.float_kernel, dict(sample.attrs)
-        self.numbers = dict(sample.numbers)
-        self.places: list[str | int | None] = []
-        self.inputs: list[Any] = []
-        owned = {role for t in spec.targets if isinstance(t, ModuleTarget) for role in t.params}
-        for index, (role, shape) in enumerate(
-            zip(_roles(spec, len(sample.shapes)), sample.shapes, strict=True)
-        ):
-            self._place(spec, role, index, shape, sample, role in owned, rng)
+        self.kernel, self.attrs = entry.float_kernel, dict(sample.attrs)
+        self.slots = slots(entry, sample)
+        self.owned = owned_roles(entry)
+        for slot in self.slots:
+            if slot.role in self.owned and slot.shape is not None:
+                self._own(slot.role, slot.draw(rng))
 
-    def _place(
-        self,
-        spec: OpSpec,
-        role: str,
-        index: int,
-        shape: tuple[int, ...] | None,
-        sample: Sample,
-        is_owned: bool,
-        rng: np.random.Generator,
-    ) -> None:
-        if shape is None:
-            self.places.append(None)
-            return
-        if not is_owned:
-            self.places.append(len(self.inputs))
-            self.inputs.append((shape, sample.indices.get(index), _is_mask(spec, role)))
-            return
-        value = torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
+    def _own(self, role: str, value: Tensor) -> None:
         if role.startswith("running"):
-            self.register_buffer(role, value.abs() + 0.1 if role == VARIANCE else value)
+            self.register_buffer(role, value)
         else:
             self.register_parameter(role, nn.Parameter(value))
-        self.places.append(role)
+
+    def _is_input(self, slot: Slot) -> bool:
+        return slot.shape is not None and slot.role not in self.owned
 
     def forward(self, *tensors: Tensor) -> Any:
+        given = iter(tensors)
         operands = [
-            self.numbers.get(index)
-            if place is None
-            else tensors[place]
-            if isinstance(place, int)
-            else getattr(self, place)
-            for index, place in enumerate(self.places)
+            next(given) if self._is_input(slot) else getattr(self, slot.role, slot.number)
+            for slot in self.slots
         ]
         return self.kernel(*operands, **self.attrs)
 
     def draw(self, rng: np.random.Generator, *, positive: bool) -> tuple[Tensor, ...]:
-        """Random inputs: indices, masks, normal numbers, or only positive ones."""
-        return tuple(_tensor(rng, positive, *described) for described in self.inputs)
-
-
-def _roles(spec: OpSpec, count: int) -> tuple[str, ...]:
-    return (spec.roles + spec.roles[-1:] * count)[:count]
-
-
-def _is_mask(spec: OpSpec, role: str) -> bool:
-    return role in MASK_ROLES or spec.name.startswith("logical_")
-
-
-def _tensor(
-    rng: np.random.Generator, positive: bool, shape: tuple[int, ...], rows: int | None, mask: bool
-) -> Tensor:
-    if rows is not None:
-        return torch.from_numpy(np.asarray(rng.integers(0, rows, shape)))
-    x = torch.from_numpy(np.asarray(rng.standard_normal(shape), dtype=np.float32))
-    if mask:
-        return x > 0
-    return x.abs() + 0.1 if positive else x
+        """Random inputs."""
+        return tuple(
+            slot.draw(rng, positive=positive) for slot in self.slots if self._is_input(slot)
+        )
 
 
 class Model(nn.Module):
@@ -144,11 +105,11 @@ def flat(result: Any) -> list[Tensor]:
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
-def build(spec: OpSpec, seed: int) -> tuple[Model, tuple[Tensor, ...]]:
+def build(entry: OpSpec, seed: int) -> tuple[Model, tuple[Tensor, ...]]:
     """A model and inputs on which its result is finite."""
-    assert spec.sample is not None
+    assert entry.sample is not None
     rng = np.random.default_rng(seed)
-    op = Operator(spec, spec.sample(rng), rng).eval()
+    op = Operator(entry, entry.sample(rng), rng).eval()
     data = op.draw(np.random.default_rng(seed), positive=False)
     if not all(bool(torch.isfinite(y).all()) for y in flat(op(*data))):
         data = op.draw(np.random.default_rng(seed), positive=True)

@@ -1,0 +1,134 @@
+"""Artefacts of qtune_stages: built once for all workers, kept between runs, cleared on demand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = """
+import pytest
+import torch
+from torch import nn
+from pytest_qtune import assert_consistency, assert_no_shared_ops, assert_sensitivity_below
+
+X = torch.linspace(-1, 1, 2 * 3 * 36).reshape(2, 3, 6, 6)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.conv(x)){edit}
+
+@pytest.fixture(scope="session")
+def stages(qtune_stages):
+    with open({log}, "a") as file:
+        file.write("session\\n")
+    return qtune_stages(Net, lambda: [X, 2 * X], march="nash-e")
+
+@pytest.mark.parametrize("index", range(4))
+def test_integers(stages, index):
+    assert_consistency(stages.qat_bc, stages.quantized_bc, inputs=X, max_qscale_diff=1)
+
+def test_structure(stages):
+    assert_no_shared_ops(stages.calib)
+"""
+
+
+@pytest.fixture
+def net(pytester: pytest.Pytester, tmp_path: Path) -> pytest.Pytester:
+    write(pytester)
+    return pytester
+
+
+def write(pytester: pytest.Pytester, edit: str = "") -> None:
+    text = PROJECT.replace("{edit}", edit).replace("{log}", repr(str(log(pytester))))
+    (pytester.path / "test_net.py").write_text(text)
+
+
+def log(pytester: pytest.Pytester) -> Path:
+    return pytester.path.parent / f"{pytester.path.name}.log"
+
+
+def counts(result: pytest.RunResult) -> tuple[int, int]:
+    """(built, read) as the terminal says."""
+    result.assert_outcomes(passed=5)
+    found = re.search(r"artefacts: (\d+) built, (\d+) read", result.stdout.str())
+    assert found is not None
+    return int(found[1]), int(found[2])
+
+
+def test_cache_over_workers_runs_and_edits(net: pytest.Pytester) -> None:
+    """One story, because every run costs: calib.pt, qat.bc and quantized.bc are three artefacts."""
+    built, _ = counts(net.runpytest("--qtune", "-n2"))
+    assert built == 3  # not six
+    assert log(net).read_text().count("session") == 2  # though both workers asked
+    assert counts(net.runpytest("--qtune")) == (0, 3)
+    assert sorted(p.name for p in net.path.iterdir() if p.name != "__pycache__") == [
+        ".pytest_cache",
+        "test_net.py",
+    ]  # nothing of prepare's in the user's folder
+    write(net, edit=" + 1")
+    assert counts(net.runpytest("--qtune"))[0] == 3
+    write(net)
+    assert counts(net.runpytest("--qtune")) == (0, 3)
+    assert counts(net.runpytest("--qtune", "--qtune-cache-clear"))[0] == 3
+
+
+def test_damaged_entry_is_built_again(net: pytest.Pytester) -> None:
+    assert counts(net.runpytest("--qtune"))[0] == 3
+    (path,) = net.path.glob(".pytest_cache/d/qtune/*/quantized.bc")
+    path.write_bytes(path.read_bytes()[:100])
+    assert counts(net.runpytest("--qtune"))[0] == 1
+
+
+def test_without_the_cache_plugin_artefacts_lie_in_the_temporary_folder(
+    net: pytest.Pytester,
+) -> None:
+    base = net.path / "base"
+    result = net.runpytest("--qtune", "-p", "no:cacheprovider", f"--basetemp={base}")
+    assert counts(result)[0] == 3
+    assert not (net.path / ".pytest_cache").exists()
+    assert len(list(base.glob("qtune-artefacts/*/quantized.bc"))) == 1
+
+
+def test_no_march_anywhere_is_one_clear_error(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_a(qtune_stages):
+            qtune_stages(None, None)
+        """
+    )
+    result = pytester.runpytest("--qtune")
+    result.stdout.fnmatch_lines(
+        [
+            "E*MarchError: qtune_stages: no march is set: pass march=*--qtune-march*qtune_march*",
+            "failed without a check: *test_a: *MarchError*",
+            "qtune: 0 checks on 0 model(s), 0 failed, 1 test(s) failed without a check",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("marker", "args", "ini", "march"),
+    [
+        ("", (), "qtune_march = nash-b", "nash-b"),
+        ("", ("--qtune-march=nash-m",), "qtune_march = nash-b", "nash-m"),
+        ("@pytest.mark.qtune(march='nash-p')", ("--qtune-march=nash-m",), "", "nash-p"),
+    ],
+    ids=["ini", "flag beats ini", "marker beats flag"],
+)
+def test_march_of_stages(
+    pytester: pytest.Pytester, marker: str, args: tuple[str, ...], ini: str, march: str
+) -> None:
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    pytester.makepyfile(
+        f"import pytest\n{marker}\ndef test_a(qtune_stages):\n"
+        f"    assert qtune_stages(None, None).march == {march!r}\n"
+        f"    assert qtune_stages(None, None, march='bayes').march == 'bayes'\n"
+    )
+    pytester.runpytest(*args).assert_outcomes(passed=1)

@@ -1,0 +1,57 @@
+"""Random operands for what an operator's sampler asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtune.ops.spec import ModuleTarget, OpSpec, Sample
+
+MASK_ROLES = ("condition", "mask")
+VARIANCE = "running_var"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One operand. ``shape`` None: it is ``number``. ``rows``: it holds indices below that."""
+
+    role: str
+    shape: tuple[int, ...] | None
+    number: float | None = None
+    rows: int | None = None
+    is_mask: bool = False
+
+    def draw(self, rng: np.random.Generator, *, positive: bool = False) -> Any:
+        """A tensor of normal (or only positive) numbers, indices or bools, or the number."""
+        if self.shape is None:
+            return self.number
+        if self.rows is not None:
+            return torch.from_numpy(np.asarray(rng.integers(0, self.rows, self.shape)))
+        x = torch.from_numpy(np.asarray(rng.standard_normal(self.shape), dtype=np.float32))
+        if self.is_mask:
+            return x > 0
+        return x.abs() + 0.1 if positive or self.role == VARIANCE else x
+
+
+def slots(entry: OpSpec, sample: Sample) -> list[Slot]:
+    """The operands of a sampled call; a role ``*name`` at the end stands for the rest."""
+    roles = (entry.roles + entry.roles[-1:] * len(sample.shapes))[: len(sample.shapes)]
+    return [
+        Slot(
+            role,
+            shape,
+            sample.numbers.get(index),
+            sample.indices.get(index),
+            role in MASK_ROLES or entry.name.startswith("logical_"),
+        )
+        for index, (role, shape) in enumerate(zip(roles, sample.shapes, strict=True))
+    ]
+
+
+def owned_roles(entry: OpSpec) -> frozenset[str]:
+    """Roles that parameters and buffers of a torch module fill."""
+    modules = (target for target in entry.targets if isinstance(target, ModuleTarget))
+    return frozenset(role for target in modules for role in target.params)
