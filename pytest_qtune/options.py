@@ -68,6 +68,22 @@ OPTIONS = (
 )  # fmt: skip
 
 
+QTUNE_HELP = "report on quantization: tables in the terminal, artefact cache summary"
+
+
+def markdown() -> str:
+    """The table of all options in docs/plugin.md."""
+    rows = [("`--qtune`", "", "no value", "off", QTUNE_HELP)]
+    for option in OPTIONS:
+        flag = f"`{option.flag_name}`" if option.flag else ""
+        ini = f"`{option.ini_name}`" if option.ini else ""
+        default = {None: "none", False: "off"}.get(option.default, str(option.default))
+        rows.append((flag, ini, option.legal_text, default, option.help))
+    head = ("flag", "ini key", "takes", "default", "meaning")
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Declare ``--qtune`` and everything in the table."""
     group = parser.getgroup("qtune", "quantization gates")
@@ -75,7 +91,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--qtune",
         action="store_true",
         default=False,
-        help="report on quantization: terminal table, HTML, artefact cache summary",
+        help=QTUNE_HELP,
     )
     for option in OPTIONS:
         if option.flag and option.kind == "switch":

@@ -43,7 +43,10 @@ def test_the_resize_by_a_fraction_is_the_largest_difference(results):
     assert table["base_op_type"].str.contains("interpolate").any()
     resize = table[table["base_op_type"].str.contains("interpolate")].iloc[0]
     assert list(resize["shape"].strip("torch.Size([])").split(", ")) == ["1", "3", "41", "41"]
-    assert 0.05 < resize["ATOL"] < 0.4  # the documented step rule differs by up to about 0.2
+    # torch steps by 1 / 1.3, the chip by 32 / 41. At the far corner the two positions are 0.3
+    # pixels apart, which on neighbouring pixels of noise is up to half of the noise's range
+    assert 0.05 < resize["ATOL"] / resize["base_model_max"] < 0.5
+    assert resize["ATOL"] == table["ATOL"].max()
     assert table.loc[table["mod_name"] == "conv", "ATOL"].item() < 0.05
 
 

@@ -7,7 +7,6 @@ the deployed model computes it).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,16 +58,16 @@ def ports(
 
 def variant(port: Port, name: str) -> Transform:
     """The transform of a variant; scales of other dtypes follow from the same statistics."""
-    own = port.fake_quantize
     if name == "fp16":
         return lambda x: x.half().to(x.dtype)
-    if name in ("qint8", "qint16"):
-        other = copy.deepcopy(own)
-        other.set_dtype(qint8 if name == "qint8" else qint16)
-        own = other
-    scale, dtype, axis = own.scale.clone(), own.dtype, own.ch_axis
+    own = port.fake_quantize
+    dtype = {"qint8": qint8, "qint16": qint16}.get(name, own.dtype)
+    if dtype == own.dtype:
+        scale = own.scale.clone()
+    else:
+        scale = own.activation_post_process.calculate_scale(dtype)
     function = {"round": round_only, "clip": clip_only}.get(name, fake_quantize)
-    return lambda x: function(x, scale, dtype.qmin, dtype.qmax, axis)
+    return lambda x: function(x, scale, dtype.qmin, dtype.qmax, own.ch_axis)
 
 
 @contextmanager

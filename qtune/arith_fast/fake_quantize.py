@@ -52,7 +52,10 @@ def round_only(
     """Fake-quantize the elements in range; leave the others. The gradient is 1 everywhere."""
     mask = in_range(x, scale, qmin, qmax, axis)
     rounded = torch.where(mask, fake_quantize(x.detach(), scale, qmin, qmax, axis), x.detach())
-    return x + (rounded - x).detach() if x.requires_grad else rounded
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return rounded
+    result = _StraightThrough.apply(x, rounded)  # type: ignore[no-untyped-call]
+    return cast(torch.Tensor, result)
 
 
 def in_range(
@@ -101,6 +104,18 @@ def _quantize_block(
             "NaN has no code. Remove the NaN from the data or from the operator that makes it."
         )
     target.copy_(codes.to(torch.int16).add_(offset(dtype)))
+
+
+class _StraightThrough(torch.autograd.Function):
+    """The second argument, with the gradient of the first."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0], None
 
 
 class _FakeQuantize(torch.autograd.Function):

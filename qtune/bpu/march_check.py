@@ -10,7 +10,7 @@ from qtune.hbir.attributes import load_facts
 from qtune.hbir.builder import META_ATTRS, META_SHAPES, META_TYPE
 from qtune.march import March
 from qtune.ops.registry import spec
-from qtune.ops.spec import FuseRole, MarchRule
+from qtune.ops.spec import MarchRule
 
 
 class MarchCheck:
@@ -39,9 +39,10 @@ class MarchCheck:
         wrong = sorted(traffic.inputs - set(rule.inputs))
         if wrong:
             return f"inputs may be {', '.join(rule.inputs)}, got {', '.join(wrong)}; set the dtype"
-        # int32 leaves an add or relu only as part of a fused GEMM, whose own rule allows it
-        role = spec(traffic.facts[META_TYPE]).fuse
-        fused = traffic.output == str(qint32) and role in (FuseRole.ADD, FuseRole.RELU)
+        # int32 leaves another operator (add, relu, a folded batch norm) only where it joined the
+        # accumulator of a GEMM, whose own rule allows it
+        entry = spec(traffic.facts[META_TYPE])
+        fused = traffic.output == str(qint32) and entry.family != "gemm"
         if traffic.output is not None and traffic.output not in rule.outputs and not fused:
             return (
                 f"the output may be {', '.join(rule.outputs)}, got {traffic.output}; set the dtype"

@@ -1,5 +1,8 @@
 """numerics.md section 1: rounding half up."""
 
+import subprocess
+import sys
+
 import numpy as np
 
 from qtune.arith.rounding import round_half_up, saturate
@@ -26,3 +29,17 @@ def test_saturate_clamps_to_each_grid():
 
 def test_saturate_takes_infinities():
     assert saturate(np.array([np.inf, -np.inf]), qint8).tolist() == [127, -128]
+
+
+def test_arith_needs_no_torch(request):
+    """A reader of numbers alone must not pay for torch."""
+    modules = ("bias", "quantize", "requantize", "resize", "rounding", "table")
+    code = "import sys\n" + "".join(f"import qtune.arith.{name}\n" for name in modules)
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print('torch' in sys.modules)"],
+        cwd=request.config.rootpath,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "False"

@@ -211,11 +211,13 @@ def test_min_max_scale_clips_nothing(dtype):
 
 
 def test_clip_and_round_have_straight_through_gradients():
-    x = torch.tensor([0.3, 99.0], requires_grad=True)
+    x = torch.tensor([0.3, INF], requires_grad=True)
     clip_only(x, 0.1, -128, 127).sum().backward()
     assert x.grad.tolist() == [1, 0]
     x.grad = None
-    round_only(x, 0.1, -128, 127).sum().backward()
+    rounded = round_only(x, 0.1, -128, 127)
+    assert torch.equal(rounded, round_only(x.detach(), 0.1, -128, 127))
+    rounded.sum().backward()
     assert x.grad.tolist() == [1, 1]
 
 

@@ -40,3 +40,21 @@ def test_an_add_fused_into_the_last_gemm_may_leave_in_int32(
     assert "QLinearAddAcc" in [node.op_type for node in integer.model.graph]
     # the accumulator's grid is about 1e-5 here; qat.bc adds in float32
     assert torch.allclose(integer[0](x), qat[0](x), rtol=0, atol=1e-4)
+
+
+def test_a_batch_norm_folded_into_the_last_gemm_may_leave_in_int32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QTUNE_RUN_DIR", "")
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval(), torch.randn(2, 3, 6, 6)
+    with march("nash-e"):
+        calib = prepare(model, x)
+        set_fake_quantize(calib.eval(), FakeQuantState.CALIBRATION)
+        calib(x)
+        set_fake_quantize(calib, FakeQuantState.VALIDATION)
+        qat = export(calib, x)
+        integer = compiler.convert(qat, "nash-e")
+    assert "QConvAcc" in [node.op_type for node in integer.model.graph]
+    # the accumulator's grid is about 1e-5 here; qat.bc adds in float32
+    assert torch.allclose(integer[0](x), qat[0](x), rtol=0, atol=1e-4)

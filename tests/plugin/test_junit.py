@@ -57,3 +57,42 @@ def test_several_assertions_of_one_test_are_numbered(pytester: pytest.Pytester) 
         "qtune.1.check": "b",
         "qtune.1.v": "1",
     }
+
+
+def test_run_data_is_on_the_suite_with_the_flag(project: pytest.Pytester) -> None:
+    suite = properties(project, "--qtune", "--qtune-march=nash-e", "--qtune-threads=1")["suite"]
+    assert suite == {
+        "qtune.checks": "2",
+        "qtune.models": "1",
+        "qtune.failed": "1",
+        "qtune.caught": "0",
+        "qtune.errors": "0",
+        "qtune.march": "nash-e",
+        "qtune.threads": "1",
+    }
+
+
+def test_assertions_of_fixtures_belong_to_their_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from qtune.testing.record import conclude
+        from qtune.testing.result import AssertionResult
+
+        @pytest.fixture
+        def around():
+            conclude(AssertionResult("before", "m", True, "x", "1", "2", {"v": 1}))
+            yield
+            conclude(AssertionResult("after", "m", True, "x", "1", "2", {"w": 2}))
+
+        def test_first(around):
+            pass
+
+        def test_second():
+            pass
+        """
+    )
+    found = properties(pytester)
+    assert found["test_first"]["qtune.v"] == "1"
+    assert found["test_first"]["qtune.w"] == "2"
+    assert found["test_second"] == {}

@@ -49,3 +49,29 @@ def test_failure_message_says_what_to_do(project: pytest.Pytester) -> None:
             "E*run again: pytest --qtune test_net.py::test_bad",
         ]
     )
+
+
+def test_failure_that_its_test_expects_is_no_failure_of_the_run(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_net="""
+        import pytest
+        from checks import check
+
+        def test_expects():
+            with pytest.raises(AssertionError):
+                check(False)
+
+        @pytest.mark.xfail
+        def test_known():
+            check(False)
+        """
+    )
+    result = project.runpytest("--qtune")
+    result.assert_outcomes(passed=1, xfailed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*caught*test_expects",
+            "*caught*test_known",
+            "qtune: 2 checks on 1 model(s), 0 failed, 2 failed as their tests expect",
+        ]
+    )

@@ -72,7 +72,6 @@ def test_threads_are_shared_between_workers(
         from pytest_qtune import options
 
         def test_threads(pytestconfig):
-            expected = "1" if hasattr(pytestconfig, "workerinput") else str(os.cpu_count())
             assert os.environ["OMP_NUM_THREADS"] == str(options.threads(pytestconfig))
         """
     )

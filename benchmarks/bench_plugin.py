@@ -1,0 +1,51 @@
+"""What the plugin costs a run that does not use it, and what its HTML page takes.
+
+Run by hand: ``python benchmarks/bench_plugin.py [repeats]``. Wall times of whole pytest processes
+on one test that does nothing, alternating with and without the plugin so that the load of the
+machine hits both; the difference of the medians is the start-up cost.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+COMMON = ("-q", "-p", "no:cacheprovider", "-p", "no:html", "-p", "no:metadata")
+RUNS = {
+    "without the plugin": ("-p", "no:qtune"),
+    "with it, unused": (),
+    "with --qtune": ("--qtune",),
+}
+
+
+def run_ms(folder: Path, args: tuple[str, ...]) -> float:
+    """Wall time of one pytest process in milliseconds."""
+    command = [sys.executable, "-m", "pytest", *COMMON, *args]
+    start = time.perf_counter()
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    return (time.perf_counter() - start) * 1e3
+
+
+def start_up(repeats: int) -> None:
+    """Print the median of each kind of run and its distance to the run without the plugin."""
+    times: dict[str, list[float]] = {name: [] for name in RUNS}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "test_nothing.py").write_text("def test_nothing(): pass\n")
+        for kind in RUNS:
+            run_ms(folder, RUNS[kind])  # byte code is written
+        for _ in range(repeats):
+            for kind, args in RUNS.items():
+                times[kind].append(run_ms(folder, args))
+    base = statistics.median(times["without the plugin"])
+    for kind, found in times.items():
+        median = statistics.median(found)
+        print(f"{kind:<20} {median:7.1f} ms  {median - base:+6.1f} ms  {median / base:5.3f}")
+
+
+if __name__ == "__main__":
+    start_up(int(sys.argv[1]) if len(sys.argv) > 1 else 15)

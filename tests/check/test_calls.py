@@ -1,0 +1,58 @@
+"""What counts as a layer of its own, and how often it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qtune.capture.inputs import as_inputs
+from qtune.check.calls import call_counts
+from qtune.march import march
+from qtune.quantization import prepare
+
+
+@pytest.fixture(autouse=True)
+def nash(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("QTUNE_RUN_DIR", "")
+    with march("nash-e"):
+        yield
+
+
+class Swish(nn.Module):
+    """A module of functions only: entered, not called."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), Swish(), nn.Dropout(0.5))
+        self.tied = nn.Linear(4, 4, bias=False)
+        self.soft = nn.Softmax(-1)
+        self.spare = nn.ModuleList([nn.ReLU(), nn.ReLU()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.spare[0](self.body(x))
+        return self.soft(nn.functional.linear(y, self.tied.weight))
+
+
+def test_every_layer_counts_once_and_only_unused_ones_are_zero() -> None:
+    x = torch.rand(2, 4)
+    counts = call_counts(prepare(Net().eval(), x), as_inputs(x))
+    assert [name for name, count in counts.items() if count != 1] == ["spare.1"]
+    assert "body.0" in counts
+    assert "body.1" not in counts  # its functions are operators of their own
+    assert not any(name.startswith("tied") and counts[name] == 0 for name in counts)
+
+
+def test_nothing_is_left_on_a_model_that_fails() -> None:
+    x = torch.rand(2, 4)
+    model = prepare(Net().eval(), x)
+    with pytest.raises(Exception, match=r".+"):
+        call_counts(model, as_inputs(torch.rand(2, 5)))
+    assert not any(m._forward_hooks for m in model.modules())

@@ -1,0 +1,44 @@
+"""docs/plugin.md: its code runs, its table is that of the options, its names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import qtune.testing
+from pytest_qtune import options
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "plugin.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def test_code_blocks_run(pytester: pytest.Pytester) -> None:
+    for block in blocks("python"):
+        name, _, code = block.partition("\n")
+        (pytester.path / name.removeprefix("# ")).write_text(code)
+    result = pytester.runpytest("--qtune", "--junitxml=junit.xml", "--qtune-html=qtune.html")
+    result.assert_outcomes(passed=6)
+    assert {"junit.xml", "qtune.html"} <= {path.name for path in pytester.path.iterdir()}
+
+
+def test_option_table_is_the_one_of_the_code() -> None:
+    table = options.markdown()
+    assert table in TEXT, f"put this table into docs/plugin.md:\n{table}"
+
+
+def test_every_assertion_is_described() -> None:
+    names = [name for name in qtune.testing.__all__ if name.startswith("assert_")]
+    assert len(names) == 5
+    for name in names:
+        assert f"**`{name}(" in TEXT
+
+
+def test_sample_failure_keeps_the_width() -> None:
+    sample = next(block for block in blocks("") if "got COSINE" in block)
+    assert len(sample.splitlines()[0]) <= 80
