@@ -1,12 +1,13 @@
-"""What the plugin costs a run that does not use it, and what its HTML page takes.
+"""What the plugin costs a run that does not use it.
 
 Run by hand: ``python benchmarks/bench_plugin.py [repeats]``. Wall times of whole pytest processes
 on one test that does nothing, alternating with and without the plugin so that the load of the
-machine hits both; the difference of the medians is the start-up cost.
+machine hits both, and the CPU time of the same processes; the difference of the medians is the cost.
 """
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
@@ -22,17 +23,22 @@ RUNS = {
 }
 
 
-def run_ms(folder: Path, args: tuple[str, ...]) -> float:
-    """Wall time of one pytest process in milliseconds."""
+def run_ms(folder: Path, args: tuple[str, ...]) -> tuple[float, float]:
+    """Wall and CPU time of one pytest process in milliseconds."""
     command = [sys.executable, "-m", "pytest", *COMMON, *args]
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), _children_ms()
     subprocess.run(command, cwd=folder, capture_output=True, check=True)
-    return (time.perf_counter() - start) * 1e3
+    return (time.perf_counter() - start) * 1e3, _children_ms() - cpu
+
+
+def _children_ms() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) * 1e3
 
 
 def start_up(repeats: int) -> None:
     """Print the median of each kind of run and its distance to the run without the plugin."""
-    times: dict[str, list[float]] = {name: [] for name in RUNS}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in RUNS}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "test_nothing.py").write_text("def test_nothing(): pass\n")
@@ -41,10 +47,14 @@ def start_up(repeats: int) -> None:
         for _ in range(repeats):
             for kind, args in RUNS.items():
                 times[kind].append(run_ms(folder, args))
-    base = statistics.median(times["without the plugin"])
-    for kind, found in times.items():
-        median = statistics.median(found)
-        print(f"{kind:<20} {median:7.1f} ms  {median - base:+6.1f} ms  {median / base:5.3f}")
+    for index, clock in enumerate(("wall", "CPU")):
+        medians = {
+            kind: statistics.median(t[index] for t in found) for kind, found in times.items()
+        }
+        base = medians["without the plugin"]
+        for kind, median in medians.items():
+            cost = f"{median - base:+6.1f} ms  {median / base:5.3f}"
+            print(f"{clock:<4} {kind:<20} {median:7.1f} ms  {cost}")
 
 
 if __name__ == "__main__":

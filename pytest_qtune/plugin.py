@@ -144,6 +144,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
         results.clear()
         if options.get(item.config, "junit") == "testcase":
             item.user_properties += junit_properties(report.qtune)
+            report.user_properties = list(item.user_properties)
     elif report.failed and qtune_stages.__name__ in getattr(item, "fixturenames", ()):
         report.qtune = []  # it failed before it could assert: the report names it
     return report

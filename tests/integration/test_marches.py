@@ -60,15 +60,16 @@ def calibrated(
     return prepared
 
 
-def test_without_a_march_the_error_says_how_to_set_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marches, "_current", None)
+def test_without_a_march_the_error_says_how_to_set_one() -> None:
     text = r"no march is set: call qtune\.set_march\('nash-e'\)"
-    with pytest.raises(MarchError, match=text):
-        prepare(convolutions(), IMAGE)
-    qat = export(calibrated(convolutions(), "nash-e"), IMAGE)
-    with pytest.raises(MarchError, match=text):
-        convert(qat)
-    assert convert(qat, "nash-e").march == "nash-e"
+    with pytest.MonkeyPatch.context() as patch:  # undone before the march around the test is
+        patch.setattr(marches, "_current", None)
+        with pytest.raises(MarchError, match=text):
+            prepare(convolutions(), IMAGE)
+        qat = export(calibrated(convolutions(), "nash-e"), IMAGE)
+        with pytest.raises(MarchError, match=text):
+            convert(qat)
+        assert convert(qat, "nash-e").march == "nash-e"
 
 
 @pytest.mark.parametrize("bad", ["nash-x", "", "NASH", None, 8])
