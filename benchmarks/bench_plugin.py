@@ -2,7 +2,8 @@
 
 Run by hand: ``python benchmarks/bench_plugin.py [repeats]``. Wall times of whole pytest processes
 on one test that does nothing, alternating with and without the plugin so that the load of the
-machine hits both, and the CPU time of the same processes; the difference of the medians is the cost.
+machine hits both, and the CPU time of the same processes. The difference of the medians is the
+cost. Other plugins that load heavy modules of their own are left out.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class QtuneSession:
             terminal.write(terminalreporter, self.data())
         for name in ("html", "json"):
             path = self._path(name)
-            if path:
+            if path and self.config.getoption("verbose") >= 0:
                 terminalreporter.write_line(f"qtune: {name} report written to {path}")
 
     def data(self) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _fixed(record: OpRecord, largest: float) -> str:
 
 
 def _finite(value: Tensor) -> bool:
-    return not value.is_floating_point() or bool(torch.isfinite(value).all())
+    return bool(torch.isfinite(value).all())  # integers and bools are
 
 
 def _range(value: Tensor) -> tuple[float, float]:

@@ -138,7 +138,7 @@ def _row(
 
 
 def _advice(base: OpRecord, record: OpRecord, facts: Facts) -> str:
-    name = record.name.partition(" (")[0]
+    name = record.owner or record.name
     if facts.owners is not None and name not in facts.owners:
         return " ".join(non_finite(record, base))
     fixed, is_output = name in facts.fixed, name in facts.outputs
@@ -153,6 +153,8 @@ def _steps(base: OpRecord, record: OpRecord) -> float | None:
 def _statistic(value: Tensor, what: str) -> float | None:
     if value.numel() == 0:
         return None
+    if value.is_complex():
+        value = torch.view_as_real(value)
     functions: dict[str, Callable[[Tensor], Tensor]]
     functions = {"min": torch.min, "max": torch.max, "mean": torch.mean}
     return float(functions[what](value.double()))

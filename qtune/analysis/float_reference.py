@@ -82,8 +82,7 @@ def observe_float(
         run = observe_graph(prepared, inputs, keep_inputs=keep_inputs, replace=real)
     types = {op.name: op.float_type for _, op in prepared.operators()}
     records = {
-        name: _as_float(record, types.get(name.partition(" (")[0].partition(":")[0]))
-        for name, record in run.records.items()
+        name: _as_float(record, types.get(record.owner)) for name, record in run.records.items()
     }
     return Observation(outputs, records)
 

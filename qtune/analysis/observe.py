@@ -39,7 +39,7 @@ class OpRecord:
     ``op_type``: its qualified class or function. ``value``: real numbers, a copy. ``scale``:
     ``None`` where the result is no quantized number. ``dtype``: ``qint8``, ``qint16``,
     ``torch.float32``, ... ``input_shapes`` and ``inputs`` by operand. ``op``: the operator's name
-    in the registry, where known.
+    in the registry, where known; ``owner``: its name, also for a second call or result.
     """
 
     name: str
@@ -50,6 +50,7 @@ class OpRecord:
     input_shapes: tuple[tuple[int, ...] | None, ...] = ()
     inputs: tuple[Any, ...] = ()
     op: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ class _Recorder:
             tuple(tuple(v.shape) if isinstance(v, Tensor) else None for v in filled),
             tuple(operands) if self.keep_inputs else (),
             "" if op is None else op.op,
+            operator_name(node),
         )
 
 
@@ -169,12 +171,15 @@ def operator_of(model: GraphModel, node: fx.Node) -> QATOp | None:
 
 
 def named_results(name: str, result: Any, seen: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) pairs: ``op``; ``op:1`` for a second result; ``op (1)`` for a second call."""
+    """(name, tensor) pairs: ``op``; ``op:1`` for a second result; ``op_1`` for a second call.
+
+    The HBIR modules of the model have the same names.
+    """
     results = result if isinstance(result, tuple | list) else (result,)
     base, call = name, 0
     while base in seen:
         call += 1
-        base = f"{name} ({call})"
+        base = f"{name}_{call}"
     for index, value in enumerate(results):
         if isinstance(value, Tensor):
             yield (base if index == 0 else f"{base}:{index}"), value

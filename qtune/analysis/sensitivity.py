@@ -163,8 +163,8 @@ def flops_of(model: PreparedModel, run: Observation) -> dict[str, str]:
     """Multiply-adds per operator with its share of the whole model, as ``5184(98.18%)``."""
     counts: dict[str, int] = {}
     ops = {op.name: op for _, op in model.operators()}
-    for name, record in run.records.items():
-        op = ops.get(name.partition(" (")[0])  # "conv (1)" is the second call of conv
+    for record in run.records.values():
+        op = ops.get(record.owner)
         if op is not None and op.spec.flops is not None:
             shape = tuple(record.value.shape)
             count = op.spec.flops(op.attrs, record.input_shapes, shape)

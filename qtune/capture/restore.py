@@ -27,10 +27,10 @@ class Restorer:
         self._attributes = [_Attributes(module) for module in model.modules()]
         self._grads = [(p, p.grad) for p in model.parameters()]
         kept = [*model.buffers(), *plain_attributes(model).values()]
-        self._saved = [(t, t.detach().clone()) for t in kept if not _is_lazy(t)]
+        self._saved = [(t, t.detach().clone()) for t in kept if _has_values(t)]
         self._waiting: dict[int | None, list[Tensor]] = {}
         for parameter in model.parameters():
-            if not _is_lazy(parameter):
+            if _has_values(parameter):
                 self._waiting.setdefault(storage_key(parameter), []).append(parameter)
         self._random = _RandomState()
 
@@ -143,8 +143,8 @@ def _numpy_random() -> Any:
     return None if numpy is None else numpy.random
 
 
-def _is_lazy(tensor: Tensor) -> bool:
-    return torch.nn.parameter.is_lazy(tensor)
+def _has_values(tensor: Tensor) -> bool:
+    return not (tensor.is_meta or torch.nn.parameter.is_lazy(tensor))
 
 
 def plain_attributes(model: nn.Module) -> dict[str, Tensor]:

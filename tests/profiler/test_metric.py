@@ -108,3 +108,9 @@ def test_infinite_noise_is_the_worst_sqnr() -> None:
     inf = torch.tensor([1.0, math.inf])
     assert Metric.SQNR(torch.ones(2), inf) == -math.inf
     assert math.isnan(Metric.SQNR(inf, torch.ones(2)) or 0.0)
+
+
+def test_complex_tensors_are_compared_part_by_part() -> None:
+    a, b = torch.tensor([3 + 4j]), torch.tensor([3 + 2j])
+    assert Metric.ATOL(a, b) == 2.0
+    assert Metric.L1(a, b) == 1.0

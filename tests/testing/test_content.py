@@ -116,8 +116,12 @@ def test_cycles_end() -> None:
     assert digest(loop) == digest(loop)
 
 
-def test_digest_is_the_same_in_another_process() -> None:
+def test_digest_is_the_same_in_another_process_without_pytest() -> None:
     program = (
+        "import sys\n"
+        "sys.modules['pytest'] = None\n"  # an import of pytest would fail
+        "import qtune.testing\n"
+        "[getattr(qtune.testing, name) for name in qtune.testing.__all__]\n"
         "from qtune.testing.content import digest, source_digest\n"
         "import torch\n"
         "print(digest({'s': {'a', 'b', 'c'}, 't': torch.ones(3)}), source_digest())"
