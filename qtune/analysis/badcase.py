@@ -94,4 +94,4 @@ def _limited(data: Iterable[Any], num_steps: int) -> Iterator[tuple[int, Inputs]
     for index, item in enumerate(data):
         if index >= num_steps:
             return
-        yield index, as_inputs(item)
+        yield index, as_inputs(item, "auto_find_bad_case", AnalysisError)

@@ -126,7 +126,7 @@ def _row(
         "dtype": record.dtype,
         "qscale": record.scale,
     }
-    row |= {m.name: m(base.value, record.value) for m in metrics}
+    row |= {m.name: _distance(m, base.value, record.value) for m in metrics}
     row["max_qscale_diff"] = _steps(base, record)
     for what in ("min", "max", "mean"):
         row[f"base_model_{what}"] = _statistic(base.value, what)
@@ -148,6 +148,13 @@ def _advice(base: OpRecord, record: OpRecord, facts: Facts) -> str:
 def _steps(base: OpRecord, record: OpRecord) -> float | None:
     distance = None if record.scale is None else Metric.ATOL(base.value, record.value)
     return None if distance is None or record.scale is None else distance / record.scale
+
+
+def _distance(metric: MetricInfo, base: Tensor, value: Tensor) -> float | None:
+    """Indices and masks have no distance (they would dwarf the curves)."""
+    if not (value.is_floating_point() or value.is_complex()):
+        return None
+    return metric(base, value)
 
 
 def _statistic(value: Tensor, what: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +31,10 @@ def badcase_page(report: BadCaseReport) -> str:
     columns = ("output", "metric", "rank", "index", "value")
     summary = tuple(statistics[0]) if statistics else ()
     sections = [
-        Section("Worst cases", tables=[Table(columns, rows)]),
-        Section("Statistics over all cases", tables=[Table(summary, statistics)]),
+        Section("Worst cases", tables=[Table(columns, rows, numeric=columns[2:])]),
+        Section(
+            "Statistics over all cases", tables=[Table(summary, statistics, numeric=summary[2:])]
+        ),
         *_distributions(report),
     ]
     count = max((len(v) for m in report.values.values() for v in m.values()), default=0)
@@ -57,7 +60,7 @@ def _distribution(output: str, metric: str, values: Sequence[float], *, ascendin
         for p, v in zip(percentiles, found, strict=True)
     ]
     picture = histogram(values, x_label=metric)
-    table = Table(("percentile", "value"), rows)
+    table = Table(("percentile", "value"), rows, numeric=("percentile", "value"))
     return Section(f"{metric} of {_named(output)}", tables=[table], pictures=[picture])
 
 
@@ -82,13 +85,20 @@ def compare_page(comparison: LayerComparison, metrics: Sequence[MetricInfo]) -> 
     columns = ("", "name", *comparison.columns[1:])
     sections = [
         Section("Curves", pictures=pictures),
-        Section("Operators", tables=[Table(columns, rows, bad="bad")]),
+        Section("Operators", tables=[_layers(columns, rows)]),
     ]
     if advised:
-        advice = Table(("name", "dtype", "qscale", "advice"), advised)
+        advice = Table(
+            ("name", "dtype", "qscale", "advice"), advised, numeric=("qscale",), wrap=("advice",)
+        )
         sections.insert(0, Section("Advice", tables=[advice]))
     subtitle = f"{len(rows)} operators, {len(advised)} with advice"
     return render("Comparison per layer", sections, subtitle=subtitle, sortable=True)
+
+
+def _layers(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
+    numeric = [c for c in columns if any(isinstance(row[c], float) for row in rows)]
+    return Table(columns, rows, bad="bad", numeric=numeric)
 
 
 def sensitivity_page(tables: Mapping[str, Sequence[SensitivityTable]]) -> str:
@@ -113,7 +123,8 @@ def _ranking(table: SensitivityTable) -> Section:
     picture = bars(values, title="gain of qint16 over qint8", x_label=gain)
     head = {"mean": "mean over the cases", "worst": "worst of the cases"}
     title = head.get(table.case, f"case {table.case}")
-    shown = Table(tuple(table.columns), rows)
+    numeric = [c for c in table.columns if c.endswith(f"_{table.metric}")]
+    shown = Table(tuple(table.columns), rows, numeric=numeric)
     return Section(title, tables=[shown], pictures=[picture] if top else ())
 
 

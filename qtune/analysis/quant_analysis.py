@@ -119,7 +119,7 @@ class QuantAnalysis:
         """Take ``data`` as the bad case, under index 0."""
         if baseline_model_cached_attr or analysis_model_cached_attr:
             raise NotImplementedError("set_bad_case: cached attributes are not done yet")
-        inputs = as_inputs(data)
+        inputs = as_inputs(data, "set_bad_case", AnalysisError)
         store = CaseStore(self.out_dir / files.CASES)
         store.keep(0, inputs, {0})
         store.flush()

@@ -3,9 +3,10 @@
 Activations are ``torch.uint8`` with a zero point, weights int8; the int32 sum comes back as
 float32, exact while it stays below 2**24. Whether this CPU may use them, ``capability`` decides.
 
-Two forms of convolution are wrong in oneDNN as torch 2.13 has it, and are kept away from it here:
-windows that lie wholly in the pads (garbage, or a crash), and a stride along a row with one result
-on the row and one input channel per group (wrong sums).
+Three forms of convolution are wrong in oneDNN as torch 2.13 has it, and are kept away from it:
+windows that lie wholly in the pads (garbage, or a crash), and one result on a row with a stride
+above 1 (wrong sums), by pads; one channel in and more than 32 out per group (garbage), by
+:func:`takes`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,15 @@ def available() -> bool:
     """Return whether this torch build has the operators."""
     names = ("qconv_prepack", "qconv2d_pointwise", "qlinear_prepack", "qlinear_pointwise")
     return all(hasattr(torch.ops.onednn, name) for name in names)
+
+
+def takes(weight_shape: Sequence[int], groups: int) -> bool:
+    """Return whether :class:`Int8Conv` is exact for weights [O, I/groups, kh, kw]."""
+    return groups == 1 or weight_shape[1] > 1 or weight_shape[0] // groups <= _WIDEST
+
+
+_WIDEST = 32
+"""Most channels out of a group with one channel in."""
 
 
 class Int8Conv:
@@ -59,10 +69,10 @@ class Int8Conv:
         return result[..., :1] if extra else result
 
     def _extra_columns(self, width: int) -> int:
-        """Columns that add a second result to rows of one, where oneDNN gets a single one wrong."""
+        """Columns that add a second result to rows of a single one (which oneDNN gets wrong)."""
         stride, inner, _, _ = self._geometry
         room = width + 2 * (inner[1] + self._grow[1]) - self._window[1]
-        is_wrong = self._w.shape[1] == 1 and stride[1] > 1 and 0 <= room < stride[1]
+        is_wrong = stride[1] > 1 and 0 <= room < stride[1]
         return stride[1] - room if is_wrong else 0
 
     def _run(self, x: torch.Tensor) -> torch.Tensor:

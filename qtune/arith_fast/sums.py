@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from qtune.arith.rounding import Int64Array
 from qtune.arith_fast.capability import guard, int8_exact
-from qtune.arith_fast.onednn import Int8Conv, Int8Linear
+from qtune.arith_fast.onednn import Int8Conv, Int8Linear, takes
 from qtune.arith_fast.terms import Term, XPart, terms, x_parts
 from qtune.dtype import QuantDType
 
@@ -74,7 +74,7 @@ class ConvSums:
         self._window = [(w.shape[2 + i] - 1) * dilation[i] + 1 for i in range(2)]
         self._stride = list(stride)
         self.channels = w.shape[0]
-        kind = Int8Conv if int8_exact() else FloatConv
+        kind = Int8Conv if int8_exact() and takes(w.shape, groups) else FloatConv
         self._engines = [
             (t, kind(_tensor(t), t.part.zero, stride, inner, dilation, groups, t.coefficient))
             for t in terms(w, x_parts(dtype, code_range), groups)

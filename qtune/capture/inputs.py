@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from qtune.capture.structure import flatten_named
-from qtune.errors import PrepareError
+from qtune.errors import PrepareError, QtuneError
 
 
 class Inputs:
@@ -33,20 +33,22 @@ class Inputs:
         return f"Inputs({', '.join(parts)})"
 
 
-def as_inputs(example: Any) -> Inputs:
+def as_inputs(
+    example: Any, where: str = "prepare", error: type[QtuneError] = PrepareError
+) -> Inputs:
     """Arguments that ``example`` stands for (architecture.md decision 8).
 
     A tensor or a dict is one argument, a plain tuple the positional ones, ``Inputs`` itself. A list
-    means several examples (:func:`as_example_list`) and is refused here. Raises ``PrepareError``
-    for NumPy arrays and for examples without any tensor.
+    means several examples (:func:`as_example_list`) and is refused here. Raises ``error`` with the
+    name of the caller, ``where``, for NumPy arrays and for examples without any tensor.
     """
     if example is None:
-        raise PrepareError(
-            "prepare: no example inputs came; pass a tensor, a tuple of arguments or qtune.Inputs"
+        raise error(
+            f"{where}: no example inputs came; pass a tensor, a tuple of arguments or qtune.Inputs"
         )
     if isinstance(example, list):
-        raise PrepareError(
-            f"prepare: a list of {len(example)} came where one example is needed; a list means "
+        raise error(
+            f"{where}: a list of {len(example)} came where one example is needed; a list means "
             "several examples. Pass one of them, or a tuple of the positional arguments"
         )
     if isinstance(example, Inputs):
@@ -55,32 +57,37 @@ def as_inputs(example: Any) -> Inputs:
         inputs = Inputs(*example)
     else:
         inputs = Inputs(example)
-    _check(inputs)
+    problem = _problem(inputs)
+    if problem:
+        raise error(f"{where}: {problem}")
     return inputs
 
 
-def as_example_list(examples: Any) -> list[Inputs]:
+def as_example_list(
+    examples: Any, where: str = "prepare", error: type[QtuneError] = PrepareError
+) -> list[Inputs]:
     """All examples: a list gives one for each item, anything else is a single one."""
     if not isinstance(examples, list):
-        return [as_inputs(examples)]
+        return [as_inputs(examples, where, error)]
     if not examples:
-        raise PrepareError("prepare: the list of example inputs is empty; give at least one")
-    return [as_inputs(example) for example in examples]
+        raise error(f"{where}: the list of example inputs is empty; give at least one")
+    return [as_inputs(example, where, error) for example in examples]
 
 
-def _check(inputs: Inputs) -> None:
+def _problem(inputs: Inputs) -> str | None:
+    """What is wrong with the arguments of a call, and what to do."""
     leaves = flatten_named((inputs.args, dict(inputs.kwargs)))
     for name, leaf in leaves:
         if _is_array(leaf):
-            raise PrepareError(
-                f"prepare: example input {_place(name)} is numpy.{type(leaf).__name__}; "
-                "pass torch.from_numpy(x)"
+            return (
+                f"example input {_place(name)} is numpy.{type(leaf).__name__} where a "
+                "torch.Tensor is needed; pass torch.from_numpy(x)"
             )
     if any(isinstance(leaf, torch.Tensor) for _, leaf in leaves):
-        return
+        return None
     came = ", ".join(f"input {_place(name)} is {_short(leaf)}" for name, leaf in leaves)
-    raise PrepareError(
-        f"prepare: no tensor among the example inputs ({came or 'they are empty'}); "
+    return (
+        f"no tensor among the example inputs ({came or 'they are empty'}); "
         "pass the tensors that the model's forward takes"
     )
 

@@ -46,7 +46,8 @@ class Interface:
             elif not isinstance(leaf, Tensor):
                 raise GuardError(
                     f"input {self._name(place)!r} is {type(leaf).__module__}."
-                    f"{type(leaf).__name__}; a torch.Tensor was recorded and is expected"
+                    f"{type(leaf).__name__}; a torch.Tensor was recorded and is expected. "
+                    "Pass a tensor (torch.from_numpy(x), torch.tensor(x))"
                 )
         return [leaf for place, leaf in enumerate(leaves) if place not in self.constants]
 

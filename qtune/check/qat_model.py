@@ -175,7 +175,8 @@ def check_qat_model(
             "check_qat_model: expected a model made by prepare but got "
             f"{type(model).__module__}.{type(model).__qualname__}"
         )
-    report = _report(model, call_counts(model, as_inputs(example_inputs)))
+    inputs = as_inputs(example_inputs, "check_qat_model", ArgumentError)
+    report = _report(model, call_counts(model, inputs))
     abnormal = report.abnormal()
     if abnormal:
         show(abnormal)

@@ -62,7 +62,9 @@ def export(
             "prepare first"
         )
     _check_scales(model)
-    ports = bind_inputs(model, as_inputs(example_inputs), input_names, input_descs)
+    ports = bind_inputs(
+        model, as_inputs(example_inputs, "export", ExportError), input_names, input_descs
+    )
     draft = _lower(model, name, ports, ports.tensors)
     for text in draft.example.unchecked_guards():
         _log.warning("export: the module takes the example's path; it can't check that %s", text)

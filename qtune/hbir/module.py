@@ -178,14 +178,14 @@ class Function:
         raise NotImplementedError("Function.remove_io_op is not implemented yet")
 
     def _arguments(self, values: Any, kind: str) -> tuple[Argument, ...]:
-        descs = json.loads(self._model.metadata_props.get(META_DESCS, "{}")).get(kind, {})
+        descs = _parsed(META_DESCS, self._model.metadata_props.get(META_DESCS, "{}")).get(kind, {})
         return tuple(Argument.of(value, descs.get(value.name or "", "")) for value in values)
 
     def _structure(self, key: str) -> dict[str, Any]:
         text = self._model.metadata_props.get(key)
         if text is None:
             raise HbirError(f"function {self.name!r} keeps no containers ({key} is missing)")
-        found: dict[str, Any] = json.loads(text)
+        found: dict[str, Any] = _parsed(key, text)
         return found
 
 
@@ -243,7 +243,7 @@ class HbirModule:
     @property
     def report(self) -> tuple[dict[str, Any], ...]:
         """What convert noted: operators that stay float with the reason, widened scales, ..."""
-        return tuple(json.loads(self.model.metadata_props.get(META_REPORT, "[]")))
+        return tuple(_parsed(META_REPORT, self.model.metadata_props.get(META_REPORT, "[]")))
 
     @property
     def _high_precision_qpp(self) -> bool:
@@ -274,3 +274,14 @@ class HbirModule:
     def __repr__(self) -> str:
         where = f", march={self.march}" if self.march else ""
         return f"HbirModule(stage={self.stage}{where}, functions={list(self.functions)})"
+
+
+def _parsed(key: str, text: str) -> Any:
+    """The JSON that the metadata hold under ``key``."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise HbirError(
+            f"the metadata {key} of this module are no JSON: the file was edited or damaged. "
+            "Export and save the model again"
+        ) from None

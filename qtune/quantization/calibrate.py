@@ -33,7 +33,7 @@ def auto_calibrate(
     count = 0
     with torch.no_grad():
         for batch in itertools.islice(data_loader, num_steps):
-            inputs = as_inputs(convert(batch))
+            inputs = as_inputs(convert(batch), "auto_calibrate")
             model(*inputs.args, **inputs.kwargs)
             count += 1
     if not count:
@@ -49,12 +49,12 @@ def inputs_of_batch(model: PreparedModel, batch: Any) -> Inputs:
     takes one argument only, its first element (the others are labels).
     """
     if not isinstance(batch, (tuple, list)) or hasattr(batch, "_fields"):
-        return as_inputs(batch)
+        return as_inputs(batch, "auto_calibrate")
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     takes = [p for p in model.signature.parameters.values() if p.kind in kinds]
     if len(takes) == 1 and batch:
-        return as_inputs(batch[0])
-    return as_inputs(tuple(batch))
+        return as_inputs(batch[0], "auto_calibrate")
+    return as_inputs(tuple(batch), "auto_calibrate")
 
 
 def load_calib_state_dict(model: PreparedModel, state_dict: Mapping[str, Any]) -> PreparedModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx, nn
@@ -34,10 +34,7 @@ def pre_export(model: nn.Module, inplace: bool = False) -> PreparedModel:
     for fake-quantizes without a scale.
     """
     if not isinstance(model, PreparedModel):
-        raise NotImplementedError(
-            f"pre_export: expected a model made by prepare, got {type(model).__name__}; single "
-            "sub-modules are not done yet"
-        )
+        _refuse(model)
     _check_state(model)
     result = model if inplace else copy.deepcopy(model)
     known = value_quantizers(result)
@@ -84,6 +81,13 @@ def convert(
     from qtune.bpu.compiler import convert as convert_module
 
     return convert_module(m, march, advice, advice_path)
+
+
+def _refuse(model: Any) -> NoReturn:
+    what = f"expected a model made by prepare, got {type(model).__name__}"
+    if isinstance(model, nn.Module) and any(isinstance(m, QATOp) for m in model.modules()):
+        raise NotImplementedError(f"pre_export: {what}; single sub-modules are not done yet")
+    raise ExportError(f"pre_export: {what}; call prepare, calibrate the result, and pass that")
 
 
 def _check_state(model: PreparedModel) -> None:

@@ -44,8 +44,14 @@ def curve(
         axes.set_yscale("log")
     _ticks(axes, labels)
     if len(series) > 1 or limit is not None:
-        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
-        axes.legend(fontsize=8, frameon=False, ncols=4, **place)
+        axes.legend(
+            fontsize=8,
+            frameon=False,
+            ncols=4,
+            loc="lower right",
+            bbox_to_anchor=(1, 1),  # above the curve, whatever it looks like
+            borderaxespad=0.2,
+        )
     return _svg(figure)
 
 

@@ -146,7 +146,7 @@ class _Hasher:
         data = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         self._text("tensor", f"{data.dtype} {tuple(data.shape)}")
         if data.numel():
-            self._sha.update(memoryview(data.flatten().view(torch.uint8).numpy()))
+            self._sha.update(data.flatten().view(torch.uint8).numpy().data)
 
     def _object(self, value: Any) -> None:
         if isinstance(value, type):

@@ -45,7 +45,7 @@ def chunks(models: Sequence[Model], inputs: Any) -> list[Chunk]:
     sizes = {size for m in models if isinstance(m, HbirModule) and (size := _batch_of(m))}
     if len(sizes) > 1:
         raise ArgumentError(f"the modules were exported for different batch sizes: {sorted(sizes)}")
-    items = as_example_list(inputs)
+    items = as_example_list(inputs, "inputs", ArgumentError)
     if not sizes:
         return [Chunk(item) for item in items]
     (size,) = sizes

@@ -75,7 +75,7 @@ def _worst_scores(
     """Worst score and dtype by port, over all items and outputs."""
     names = None if output is None else (output,)
     worst: dict[str, tuple[float | None, str]] = {}
-    for index, item in enumerate(as_example_list(inputs)):
+    for index, item in enumerate(as_example_list(inputs, "inputs", ArgumentError)):
         tables = sensitivity_tables(
             model, item, metric, str(index), output_names=names, variants=(OWN,)
         )

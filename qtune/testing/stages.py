@@ -111,7 +111,7 @@ class Stages:
         with _seeded():
             given = self._calibration() if callable(self._calibration) else self._calibration
             items: Any = [given] if isinstance(given, Tensor | Inputs) else given
-            batches = [as_inputs(item) for item in items]
+            batches = [as_inputs(item, "Stages: calibration", ArgumentError) for item in items]
         if not batches:
             raise ArgumentError("Stages: the calibration data is empty; give at least one batch")
         return batches
@@ -119,7 +119,9 @@ class Stages:
     @property
     def example_inputs(self) -> Inputs:
         """What the model was prepared with."""
-        return self.batches[0] if self._example is None else as_inputs(self._example)
+        if self._example is None:
+            return self.batches[0]
+        return as_inputs(self._example, "Stages: example_inputs", ArgumentError)
 
     @cached_property
     def _prepared(self) -> tuple[PreparedModel, str]:

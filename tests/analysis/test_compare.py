@@ -160,6 +160,15 @@ def test_empty_results_are_not_available() -> None:
     assert row["base_model_min"] is None
 
 
+def test_integer_results_have_no_distance() -> None:
+    """A16."""
+    ids = OpRecord("op", "Type", torch.tensor([3, 5]), None, "torch.int64")
+    other = OpRecord("op", "Type", torch.tensor([3, 9]), None, "torch.int64")
+    row = only_row(ids, other)
+    assert (row["ATOL"], row["COSINE"], row["max_qscale_diff"]) == (None, None, None)
+    assert (row["base_model_max"], row["analy_model_max"]) == (5.0, 9.0)
+
+
 def test_selection_by_prefix_and_type() -> None:
     x = torch.rand(1, 3, 8, 8)
     run = observe(calibrated(Block(), x), as_inputs(x))

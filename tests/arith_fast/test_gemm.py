@@ -337,3 +337,24 @@ def test_a_map_smaller_than_the_window_is_refused():
         conv2d_kernel(w, 0, 20000, 24)(held)
     with pytest.raises(ArgumentError, match="output of 0 x 3"):
         conv_transpose2d_kernel(w, 0, 20000, 24, padding=(2, 2, 2, 2))(held)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "stride", "padding", "groups"),
+    [
+        ((3, 1, 11, 12), (6, 1, 2, 4), (1, 2), (2, 0, 2, 0), 1),
+        ((2, 12, 17, 1), (9, 4, 2, 1), (2, 2), (2, 3, 2, 3), 3),
+        ((1, 8, 14, 2), (8, 8, 2, 2), (2, 3), (4, 4, 4, 4), 1),
+        ((2, 1, 15, 5), (3, 1, 5, 5), (1, 2), (1, 0, 1, 0), 1),
+        ((2, 2, 16, 2), (6, 1, 5, 4), (1, 3), (1, 1, 1, 1), 2),
+        ((1, 2, 19, 7), (66, 1, 1, 7), (2, 1), (0, 3, 0, 3), 2),
+        ((2, 3, 9, 9), (120, 1, 3, 3), (1, 1), (1, 1, 1, 1), 3),
+    ],
+)
+def test_conv_is_exact_where_onednn_is_not(x, w, stride, padding, groups):
+    """Windows wholly in the pads, one strided result on a row, wide groups of one channel."""
+    rng = np.random.default_rng(0)
+    codes, weights = codes_of(rng, qint8, x), codes_of(rng, qint8, w)
+    kernel = conv2d_kernel(weights, None, 1, 0, stride, padding, groups=groups, out_dtype="int32")
+    expected = conv_sum(codes, weights, stride, padding, (1, 1), groups)
+    assert np.array_equal(kernel(to_held(codes, qint8)).numpy(), expected)

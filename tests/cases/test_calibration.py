@@ -121,9 +121,7 @@ def test_fake_quantize_saturates_infinities_and_passes_nan(dtype: torch.dtype, a
     """A03 +inf and NaN must not come out as the lowest value."""
     x = ODD if axis == -1 else ODD[:, None].expand(5, 2) if axis == 1 else ODD.expand(2, 5)
     expected = ODD_QUANTIZED.reshape(-1, 1) if axis == 1 else ODD_QUANTIZED
-    fq = FakeQuantize(
-        MinMaxObserver, ch_axis=axis, channel_len=None if axis == -1 else 2
-    )
+    fq = FakeQuantize(MinMaxObserver, ch_axis=axis, channel_len=None if axis == -1 else 2)
     fq.set_qparams(0.05)
     fq.state = FakeQuantState.VALIDATION
     y = fq(x.to(dtype))

@@ -200,7 +200,8 @@ def test_only_imported_standard_nodes_round_half_to_even() -> None:
     """A21 ONNX QuantizeLinear; qtune's twin of it agrees with ONNX Runtime."""
     graph = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 21]>
-        g (float[6] x) => (int8[6] q) <float s = {1.0}, int8 z = {0}> { q = QuantizeLinear(x, s, z) }
+        g (float[6] x) => (int8[6] q) <float s = {1.0}, int8 z = {0}>
+        { q = QuantizeLinear(x, s, z) }
         """
     )
     session = onnxruntime.InferenceSession(graph.SerializeToString())

@@ -47,6 +47,13 @@ class Shared(Net):
         return self.head(F.relu(self.body(x)).mean((2, 3)))
 
 
+class Signed(Net):
+    """No relu: codes of both signs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pool(self.stem(x)).mean((2, 3)))
+
+
 class TwoHeads(Net):
     """A dict of outputs."""
 
