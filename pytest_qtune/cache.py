@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from qtune.testing.store import DirectoryStore
 
 FOLDER = "qtune"
+OUTPUT = "qtune_cache"
+"""Key of xdist's ``workeroutput``."""
 STORE = pytest.StashKey["DirectoryStore"]()
 
 

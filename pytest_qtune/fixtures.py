@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_qtune import cache, options
+from pytest_qtune import options
 
 if TYPE_CHECKING:
     from qtune.testing.stages import Stages
@@ -28,6 +28,7 @@ def qtune_stages(
     """
 
     def build(factory: Any, calibration: Any, *, march: str | None = None, **rest: Any) -> Stages:
+        from pytest_qtune import cache
         from qtune.testing.stages import Stages
 
         options.set_threads(pytestconfig)

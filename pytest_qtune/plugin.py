@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_qtune import cache, options, rerun
+from pytest_qtune import options, rerun
 from pytest_qtune.fixtures import MARKED_MARCH, qtune_stages
-from pytest_qtune.plain import to_plain
 from pytest_qtune.session import QtuneSession
-from pytest_qtune.worker import QtuneWorker
 
 __all__ = ["qtune_stages"]
 
@@ -38,9 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
     options.check_all(config)
     _limit_threads(config)
     if hasattr(config, "workerinput"):
+        from pytest_qtune.worker import QtuneWorker
+
         config.pluginmanager.register(QtuneWorker(config), "qtune-worker")
         return
     if options.get(config, "cache_clear"):
+        from pytest_qtune import cache
+
         cache.clear(config)
     config.pluginmanager.register(QtuneSession(config), "qtune-session")
 
@@ -102,6 +104,8 @@ def _collect(item: pytest.Item) -> None:
     """Keep what the assertions of this phase found; what can't be reported fails the test."""
     record = sys.modules.get("qtune.testing.record")
     if record is not None:
+        from pytest_qtune.plain import to_plain
+
         where = f"result of {item.nodeid}"
         found = [to_plain(result.to_dict(), where) for result in record.drain()]
         item.stash.setdefault(RESULTS, []).extend(found)

@@ -1,4 +1,7 @@
-"""What the controlling process knows about a run: results, crashed workers, the reports."""
+"""What the controlling process knows about a run: results, crashed workers, the reports.
+
+Modules that only a run with results or reports needs are imported where it needs them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_qtune import cache, options, rerun, summary, terminal
-from pytest_qtune.plain import json_ready, plain_text
-from pytest_qtune.worker import OUTPUT
+from pytest_qtune import options, rerun
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -59,13 +60,17 @@ class QtuneSession:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Add up the cache counts; list a crashed worker, the rest of the run still counts."""
-        cache.add(self.artefacts, getattr(node, "workeroutput", {}).get(OUTPUT, {}))
+        from pytest_qtune import cache
+
+        cache.add(self.artefacts, getattr(node, "workeroutput", {}).get(cache.OUTPUT, {}))
         if error:
             self.crashed.append(f"{node.gateway.id}: {error}")
 
     @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
     def pytest_sessionfinish(self) -> None:
         """Write the JSON and the page, and the suite's JUnit properties."""
+        from pytest_qtune import cache
+
         cache.add(self.artefacts, cache.counts(self.config))
         self._junit_suite()
         json_path, html_path = (self._path(name) for name in ("json", "html"))
@@ -84,6 +89,8 @@ class QtuneSession:
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """One table per model."""
         if self.active and (self.tests or self.crashed):
+            from pytest_qtune import terminal
+
             terminal.write(terminalreporter, self.data())
         for name in ("html", "json"):
             path = self._path(name)
@@ -92,6 +99,8 @@ class QtuneSession:
 
     def data(self) -> dict[str, Any]:
         """The run as plain containers: the source of JSON, HTML and the terminal table."""
+        from pytest_qtune import summary
+
         return {
             "schema": SCHEMA,
             "tests": sorted(self.tests, key=lambda t: str(t["nodeid"])),
@@ -106,6 +115,8 @@ class QtuneSession:
 
     def plain_data(self) -> dict[str, Any]:
         """``data()`` with NaN and infinities as strings, for JSON."""
+        from pytest_qtune.plain import json_ready
+
         ready = json_ready(self.data())
         return ready if isinstance(ready, dict) else {}
 
@@ -122,6 +133,8 @@ class QtuneSession:
         mode = options.get(self.config, "junit")
         if xml is None or mode == "none":
             return
+        from pytest_qtune import summary
+
         if self.active:
             facts = {**summary.totals(self.tests), **self.data()["settings"]}
             for name, value in facts.items():
@@ -133,6 +146,8 @@ class QtuneSession:
 
 def _error(report: pytest.TestReport) -> str:
     """The first line of what a test failed with."""
+    from pytest_qtune.plain import plain_text
+
     crash = getattr(report.longrepr, "reprcrash", None)
     lines = str(getattr(crash, "message", "") or "").splitlines()
     return plain_text(lines[0]) if report.failed and lines else ""

@@ -6,10 +6,6 @@ import pytest
 
 from pytest_qtune import cache
 
-OUTPUT = "qtune_cache"
-"""Key of xdist's ``workeroutput``."""
-
-
 class QtuneWorker:
     """A plugin object of a worker."""
 
@@ -20,4 +16,4 @@ class QtuneWorker:
         """Send how many artefacts this worker built and read."""
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
-            output[OUTPUT] = cache.counts(self.config)
+            output[cache.OUTPUT] = cache.counts(self.config)

@@ -72,12 +72,12 @@ def output_size(
     for axis in range(2):
         before, after = padding[axis], padding[axis + 2]
         room = size[axis] + before + after - dilation[axis] * (kernel[axis] - 1) - 1
-        if room < 0:
+        steps = -(-room // stride[axis]) if ceil_mode else room // stride[axis]
+        if steps < 0:
             raise ArgumentError(
                 f"a window of {tuple(kernel)} does not fit a map of {tuple(size)} with pads "
                 f"{tuple(padding)}"
             )
-        steps = -(-room // stride[axis]) if ceil_mode else room // stride[axis]
         if ceil_mode and steps * stride[axis] >= size[axis] + before:
             steps -= 1
         result.append(steps + 1)

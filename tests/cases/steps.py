@@ -92,6 +92,16 @@ def scale_of(model: nn.Module, name: str, kind: str = "output") -> float:
     return float(stubs(model)[name, kind].scale)
 
 
+def random_bn(channels: int) -> nn.BatchNorm2d:
+    """A batch norm whose folding can't go unnoticed."""
+    bn = nn.BatchNorm2d(channels)
+    bn.running_mean.uniform_(-1, 1)
+    bn.running_var.uniform_(0.5, 2)
+    nn.init.uniform_(bn.weight, 0.5, 1.5)
+    nn.init.uniform_(bn.bias, -1, 1)
+    return bn
+
+
 def ref_fq(x: Tensor, scale: Any, low: int = -128, high: int = 127) -> Tensor:
     """Numerics.md section 1, written down once more."""
     return torch.clamp(torch.floor(x / scale + 0.5), low, high) * scale

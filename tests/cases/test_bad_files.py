@@ -164,10 +164,13 @@ from qtune.report.files import write_text
 
 source, folder = Path(sys.argv[1]), Path(sys.argv[2])
 module = compiler.load(source)
-print("ready", flush=True)
+ready = "ready"
 while True:
     compiler.save(module, folder / "model.bc")
     write_text(folder / "report.txt", "begin " + "x" * 2_000_000 + " end")
+    if ready:
+        print(ready, flush=True)
+        ready = ""
 """
 
 
@@ -182,6 +185,7 @@ def test_a_killed_run_leaves_only_whole_files(content: bytes, tmp_path: Path) ->
             assert writer.stdout.readline() == "ready\n"
             time.sleep(delay)
             writer.send_signal(signal.SIGKILL)
+        assert {"model.bc", "report.txt"} <= {path.name for path in folder.iterdir()}
         for path in folder.iterdir():
             if path.name.startswith("."):  # an unfinished file has another name
                 assert ".part" in path.name

@@ -22,6 +22,7 @@ from .steps import (
     distance,
     off,
     prep,
+    random_bn,
     run,
     s8,
     scale_of,
@@ -29,15 +30,6 @@ from .steps import (
     stubs,
     to_integer,
 )
-
-
-def random_bn(channels: int, cls: type[nn.Module] = nn.BatchNorm2d) -> nn.Module:
-    bn = cls(channels)
-    bn.running_mean.uniform_(-1, 1)
-    bn.running_var.uniform_(0.5, 2)
-    nn.init.uniform_(bn.weight, 0.5, 1.5)
-    nn.init.uniform_(bn.bias, -1, 1)
-    return bn
 
 
 def functionals() -> list[type[nn.Module]]:

@@ -10,8 +10,20 @@ from torch import nn
 
 from qtune.march import march
 
-from .steps import INT8, STEP, calib, calibrated, distance, off, prep, run, s8, stubs, to_integer
-from .test_sharing import random_bn
+from .steps import (
+    INT8,
+    STEP,
+    calib,
+    calibrated,
+    distance,
+    off,
+    prep,
+    random_bn,
+    run,
+    s8,
+    stubs,
+    to_integer,
+)
 
 GEOMETRY: list[tuple[bool, dict[str, Any]]] = [
     (True, {}),

@@ -13,7 +13,7 @@ from torch import nn
 from qtune.ops.kernel import Attrs, Builder, ConvertContext, FloatNode, HbirKernel, LowerCall
 from qtune.ops.pool.averaging import average, float_kernel_of
 from qtune.ops.pool.limits import avg_pool_march, window_flops
-from qtune.ops.pool.spatial import on_maps
+from qtune.ops.pool.spatial import fitted, on_maps
 from qtune.ops.pool.windows import Windows, end_pads, pair, stride_or, strided_windows
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, ModuleTarget, OpSpec, Rule, Sample
@@ -55,12 +55,11 @@ def _bind_module(module: nn.AvgPool2d, input: Any) -> Bound:
 def lower_map(b: Builder, value: Any, shape: Sequence[int], attrs: Attrs) -> Any:
     """AveragePool of a value [N, C, H, W]; with a divisor of its own, AvgPoolDivisor."""
     geometry = {"kernel_shape": attrs["kernel_size"], "strides": attrs["stride"]}
-    pads = tuple(attrs["padding"])
     if attrs["divisor_override"] is None:
-        geometry["pads"] = pads + pads
+        value, geometry["pads"] = fitted(b, value, shape, attrs)
         flags = {key: int(attrs[key]) for key in ("ceil_mode", "count_include_pad")}
         return b.add("AveragePool", [value], {**geometry, **flags})
-    geometry["pads"] = pads + end_pads(shape[2:], attrs)
+    geometry["pads"] = tuple(attrs["padding"]) + end_pads(shape[2:], attrs)
     divisor = {"divisor": int(attrs["divisor_override"])}
     return b.add("AvgPoolDivisor", [value], {**geometry, **divisor}, domain="qtune")
 

@@ -53,7 +53,7 @@ def _bind_module(module: nn.MaxPool1d, input: Any) -> Bound:
 
 
 def _lower(b: Builder, call: LowerCall) -> Any:
-    return on_maps(b, call, 1, lambda value, shape: lower_map(b, value, as_map(call.attrs)))
+    return on_maps(b, call, 1, lambda value, shape: lower_map(b, value, shape, as_map(call.attrs)))
 
 
 def _sample(rng: np.random.Generator) -> Sample:

@@ -26,7 +26,7 @@ from qtune.ops.kernel import (
 )
 from qtune.ops.movement.moving import carry, initializer, one_scale
 from qtune.ops.pool.limits import max_pool_march, window_flops
-from qtune.ops.pool.spatial import on_maps
+from qtune.ops.pool.spatial import fitted, on_maps
 from qtune.ops.pool.windows import pair, stride_or
 from qtune.ops.quant.codes import onnx_type
 from qtune.ops.registry import register
@@ -71,16 +71,16 @@ def bind_module(module: Any, input: Any) -> Bound:
 
 
 def _lower(b: Builder, call: LowerCall) -> Any:
-    return on_maps(b, call, 2, lambda value, shape: lower_map(b, value, call.attrs))
+    return on_maps(b, call, 2, lambda value, shape: lower_map(b, value, shape, call.attrs))
 
 
-def lower_map(b: Builder, value: Any, attrs: Attrs) -> Any:
+def lower_map(b: Builder, value: Any, shape: Sequence[int], attrs: Attrs) -> Any:
     """MaxPool of a value [N, C, H, W]."""
-    pads = tuple(attrs["padding"])
+    value, pads = fitted(b, value, shape, attrs)
     geometry = {
         "kernel_shape": attrs["kernel_size"],
         "strides": attrs["stride"],
-        "pads": pads + pads,
+        "pads": pads,
         "dilations": attrs["dilation"],
         "ceil_mode": int(attrs["ceil_mode"]),
     }

@@ -81,3 +81,22 @@ def end_pads(size: Sequence[int], geometry: Mapping[str, Any]) -> tuple[int, int
         )
         result.append(max((len(windows.start) - 1) * stride + kernel - size[axis] - pad, 0))
     return result[0], result[1]
+
+
+def unread(size: Sequence[int], geometry: Mapping[str, Any]) -> tuple[int, int]:
+    """Elements at the end of each padded axis that no window reads, where ceil_mode drops a window.
+
+    torch leaves out a window that would start in the end pad. ONNX's shape inference counts it,
+    unless these elements are gone.
+    """
+    found = []
+    for axis in range(2):
+        kernel, stride, pad = (
+            int(geometry[key][axis]) for key in ("kernel_size", "stride", "padding")
+        )
+        reach = (kernel - 1) * int(geometry.get("dilation", (1, 1))[axis]) + 1
+        room = size[axis] + 2 * pad - reach
+        steps = -(-room // stride)
+        is_dropped = bool(geometry["ceil_mode"]) and steps * stride >= size[axis] + pad
+        found.append(room % stride if is_dropped else 0)
+    return found[0], found[1]
