@@ -243,7 +243,7 @@ runs its own kernels instead, which give the same bits.
 _HBIR_CONTAINERS = """Containers are nested objects: `{"leaf": n}` is the n-th tensor,
 `{"const": value}` a number, text, bool or null, `{"list": [...]}`, `{"tuple": [...]}`,
 `{"dict": [[key, spec], ...]}`, and `{"object": "module:Class", "fields": [[name, spec], ...]}` a
-named tuple or dataclass, which comes back as a dict where the class can't be imported.
+named tuple or dataclass, which comes back as a dict where the class is not loaded.
 """
 _HBIR_RULES = f"""Checked after export and after convert; an error shows the node. A function has
 at most {verify.MAX_ARGUMENTS} inputs and as many outputs, every operator has one result, and a

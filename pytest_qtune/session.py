@@ -69,13 +69,17 @@ class QtuneSession:
     @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
     def pytest_sessionfinish(self) -> None:
         """Write the JSON and the page, and the suite's JUnit properties."""
+        self._junit_suite()
+        json_path, html_path = (self._path(name) for name in ("json", "html"))
+        if not (self.active or json_path or html_path):
+            return
         from pytest_qtune import cache
 
         cache.add(self.artefacts, cache.counts(self.config))
-        self._junit_suite()
-        json_path, html_path = (self._path(name) for name in ("json", "html"))
-        if not (json_path or html_path):
-            return
+        if json_path or html_path:
+            self._write(json_path, html_path)
+
+    def _write(self, json_path: Path | None, html_path: Path | None) -> None:
         from qtune.report.files import write_text
 
         data = self.plain_data()

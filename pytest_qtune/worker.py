@@ -6,6 +6,7 @@ import pytest
 
 from pytest_qtune import cache
 
+
 class QtuneWorker:
     """A plugin object of a worker."""
 

@@ -4,13 +4,13 @@ A spec is one of ``{"leaf": n}`` (the n-th tensor), ``{"const": value}`` (None, 
 str), ``{"list": [...]}``, ``{"tuple": [...]}``, ``{"dict": [[key, spec], ...]}`` (beside it
 ``"class": "module:Class"`` for another mapping, such as an OrderedDict) and
 ``{"object": "module:Class", "fields": [[name, spec], ...]}`` for namedtuples and dataclasses.
-Nothing is ever unpickled; a class that can't be imported comes back as a dict.
+Nothing is ever unpickled or imported; a class that is not loaded yet comes back as a dict.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -95,7 +95,7 @@ def _path(cls: type) -> str:
 
 def _mapping(path: str, items: dict[Any, Any]) -> Any:
     """``items`` in the mapping class at ``path``, as they are if that is none."""
-    cls = _imported(path)
+    cls = _loaded(path)
     if not (isinstance(cls, type) and issubclass(cls, Mapping)):
         return items
     made: Any = cls
@@ -113,8 +113,8 @@ def _instance(cls: type, values: dict[str, Any]) -> Any:
 
 
 def _find_class(path: str, fields: tuple[str, ...]) -> type | None:
-    """The namedtuple or dataclass at ``path`` if it can be imported and has these fields."""
-    found = _imported(path)
+    """The namedtuple or dataclass at ``path`` if it is loaded and has these fields."""
+    found = _loaded(path)
     if not isinstance(found, type):
         return None
     if dataclasses.is_dataclass(found):
@@ -124,14 +124,15 @@ def _find_class(path: str, fields: tuple[str, ...]) -> type | None:
     return None
 
 
-def _imported(path: str) -> Any:
+def _loaded(path: str) -> Any:
+    """What stands at ``module:qualname`` in the modules that are loaded already.
+
+    A file must not decide what gets imported: importing runs code.
+    """
     module_name, _, qualname = path.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError):
-        return None
+    found: Any = sys.modules.get(module_name)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
     return found
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import namedtuple
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from qtune.errors import ArgumentError
+from qtune.hbir import structure
 from qtune.hbir.structure import describe, match, rebuild
 
 Pair = namedtuple("Pair", ["first", "second"])
@@ -102,3 +104,11 @@ def test_constant_of_the_export_must_come_again():
 
     with pytest.raises(ArgumentError, match="exported with 'det'"):
         match(spec, {"x": A, "task": "seg"}, is_array, "inputs")
+
+
+def test_a_file_does_not_import_the_module_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "side_effect.py").write_text("raise RuntimeError('imported')\nclass Out: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert structure._loaded("side_effect:Out") is None
