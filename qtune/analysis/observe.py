@@ -25,6 +25,7 @@ from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat.op import QATOp, fake_quantizes
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
+from qtune.quantization.rundir import run_files_in
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import forward_scope
 
@@ -80,7 +81,8 @@ def run_model(model: Model, inputs: Inputs) -> Any:
 
 def float_twin(model: nn.Module, inputs: Inputs) -> nn.Module:
     """A prepared copy of a float module that computes in float, under the names of all stages."""
-    twin = prepare(model, inputs)
+    with run_files_in(None):  # a look at a model leaves no files
+        twin = prepare(model, inputs)
     set_fake_quantize(twin.train(model.training), FakeQuantState._FLOAT)
     return twin
 

@@ -168,7 +168,9 @@ def cosine(a: Tensor, b: Tensor) -> float:
 def sqnr(a: Tensor, b: Tensor) -> float:
     """``10 log10(sum(a ** 2) / sum((a - b) ** 2))`` in dB; +inf for equal tensors."""
     noise = float(_difference(a, b).square().sum())
-    signal = float(a.double().square().sum())
+    # an infinity that both sides share is neither noise nor signal
+    shared = a.isinf() & (a == b) if a.is_floating_point() else torch.zeros((), dtype=torch.bool)
+    signal = float(a.double().masked_fill(shared, 0.0).square().sum())
     if noise == 0:
         return math.inf
     if math.isnan(noise) or math.isinf(noise) and math.isinf(signal):

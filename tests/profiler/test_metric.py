@@ -77,6 +77,13 @@ def test_shape_mismatch_says_both_shapes() -> None:
         Metric.ATOL(A, A[:, None])
 
 
+def test_an_infinity_that_both_sides_share_hides_nothing_from_sqnr() -> None:
+    a = torch.tensor([math.inf, 3.0, 4.0])
+    b = torch.tensor([math.inf, 3.0, 3.5])
+    # float64 arithmetic against the formula on the finite elements
+    assert Metric.SQNR(a, b) == pytest.approx(10 * math.log10(25 / 0.25), rel=1e-12)
+
+
 def test_int8_codes_do_not_wrap_around() -> None:
     low, high = torch.tensor([-128], dtype=torch.int8), torch.tensor([127], dtype=torch.int8)
     assert Metric.ATOL(low, high) == 255.0
