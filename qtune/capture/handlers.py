@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -13,6 +14,9 @@ from qtune.capture.calls import Call, Calls
 from qtune.capture.nodes import map_leaves, tensors_in
 from qtune.capture.sizes import plain
 from qtune.capture.tape import Tape
+
+HOOKED = "hooked"
+"""Key of ``node.meta``: a forward hook of the leaf module gave other arguments or another result."""
 
 
 class ModelHandlers:
@@ -49,14 +53,26 @@ class ModelHandlers:
         if name is None:  # made inside forward, or hidden in a list: recorded as what it calls
             return original(module, *args, **kwargs)
         if name and self._leaf(module):
-
-            def function(*args: Any, **kwargs: Any) -> Any:
-                return original(module, *args, **kwargs)
-
-            call = Call("call_module", name, function, name, opaque=True)
-            return self.calls.run(call, args, kwargs)
+            return self._leaf_call(name, module, args, kwargs, original)
         with self.tape.scope(name):
             return original(module, *args, **kwargs)
+
+    def _leaf_call(
+        self, name: str, module: nn.Module, args: Any, kwargs: Any, original: Any
+    ) -> Any:
+        answers: list[Any] = []
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            with _listening(module, answers):
+                return original(module, *args, **kwargs)
+
+        result = self.calls.run(
+            Call("call_module", name, function, name, opaque=True), args, kwargs
+        )
+        if answers:
+            calls = self.tape.graph.find_nodes(op="call_module", target=name)
+            calls[-1].meta[HOOKED] = True
+        return result
 
     def training(self, module: nn.Module, value: bool) -> Any:
         """``module.training``: symbolic where that is possible, else guarded."""
@@ -113,6 +129,30 @@ class ModelHandlers:
             for before, after in zip(tensors_in(args), tensors_in(result), strict=True):
                 self.tape.bind(after, self.tape.node_of(before), [])
         return result
+
+
+@contextmanager
+def _listening(module: nn.Module, answers: list[Any]) -> Iterator[None]:
+    """Collect what forward hooks give back in place of the arguments or the result."""
+
+    def heard(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            answer = hook(*args, **kwargs)
+            if answer is not None:
+                answers.append(answer)
+            return answer
+
+        return call
+
+    hooks = (module._forward_pre_hooks, module._forward_hooks)
+    before = [dict(group) for group in hooks]
+    try:
+        for group in hooks:
+            group.update({key: heard(hook) for key, hook in group.items()})
+        yield
+    finally:
+        for group, own in zip(hooks, before, strict=True):
+            group.update({key: hook for key, hook in own.items() if key in group})
 
 
 def _is_checkpoint(cls: type) -> bool:

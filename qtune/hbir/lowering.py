@@ -162,7 +162,9 @@ class Lowering:
         """Something of the right kind for an operator that failed, to find further problems."""
         if isinstance(fact, TensorFacts):
             return Constant(torch.zeros(fact.shape, dtype=fact.dtype))
-        return tuple(self._stand_in(item) for item in fact)
+        if isinstance(fact, tuple | list):
+            return tuple(self._stand_in(item) for item in fact)
+        return fact
 
     def _operator(self, node: fx.Node, call: Call) -> Any:
         if call.spec.lower is None:

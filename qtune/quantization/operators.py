@@ -7,7 +7,7 @@ and the calls that nothing in the registry fits; those carry the reason in ``met
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.fx.node import map_arg
 from torch.overrides import resolve_name
 
 from qtune.capture.graph import GraphModel
+from qtune.capture.handlers import HOOKED
 from qtune.errors import QtuneError
 from qtune.nn.qat import QATOp, qat_class
 from qtune.nn.qat.op import TRAINING
@@ -133,6 +134,9 @@ class Operators:
         if found is None:
             return f"no operator of the registry fits {_qualified(type(module))}"
         spec, target = found
+        reason = _hook_at_work(node, module, target.params.values())
+        if reason is not None:
+            return reason
         bound = target.bind(module, *node.args, **node.kwargs)
         kind = _qualified(type(module))
         return Call(spec, bound, name, kind, module, target.params, target.cls)
@@ -206,6 +210,19 @@ class Operators:
         if call.module is not None:
             self._replaced[call.name] = call.module
         return op
+
+
+def _hook_at_work(node: fx.Node, module: nn.Module, params: Iterable[str]) -> str | None:
+    """Why a layer computes something else than its class does, if a hook makes it so."""
+    if node.meta.get(HOOKED):
+        return "a forward hook of it changes its input or result; do that in the caller's forward"
+    computed = [name for name in params if isinstance(vars(module).get(name), torch.Tensor)]
+    if computed:
+        return (
+            f"its {computed[0]} is no parameter but set by a hook (torch.nn.utils.weight_norm?); "
+            "use torch.nn.utils.parametrizations or register a parameter"
+        )
+    return None
 
 
 def has_tensor_result(node: fx.Node) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from qtune.arith.quantize import quantize
+from qtune.arith.requantize import multiplier_shift, requantize
+from qtune.arith.rounding import Int64Array
 from qtune.dtype import QuantDType
 from qtune.errors import ConvertError
 from qtune.ops.kernel import (
@@ -23,7 +25,7 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
-from qtune.ops.movement.moving import dequantized, initializer, one_scale
+from qtune.ops.movement.moving import dequantized, one_scale
 from qtune.ops.quant.codes import stored
 
 Emit = Callable[[ConvertContext, list[Value]], Value]
@@ -73,8 +75,7 @@ def _codes(
     ctx: ConvertContext, node: FloatNode, part: Operand, scale: float, dtype: QuantDType
 ) -> Value:
     if isinstance(part, QConst):
-        one_scale(node, part)
-        part = initializer(ctx, part)
+        return ctx.constant(stored(_rescaled(node, part, scale, dtype), dtype), "codes")
     if isinstance(part, Pending):
         part = part.emit(ctx, scale, dtype)
     if isinstance(part, QValue):
@@ -87,6 +88,16 @@ def _codes(
         f"{node.name}: {node.op_type} can't put {type(part).__name__} among quantized numbers. "
         "Keep masks and indices out of it."
     )
+
+
+def _rescaled(node: FloatNode, data: QConst, scale: float, dtype: QuantDType) -> Int64Array:
+    """Constant codes on another scale, by the rule of a Requantize."""
+    one_scale(node, data)
+    own = np.float32(np.ravel(data.scale)[0])
+    if data.dtype == dtype and own == np.float32(scale):
+        return data.codes
+    m, n = multiplier_shift(float(own) / float(np.float32(scale)))
+    return requantize(data.codes, m, n, dtype)
 
 
 def _real(ctx: ConvertContext, node: FloatNode, part: Operand) -> Value:
