@@ -45,8 +45,8 @@ _FILE_KEYS = {
     module.META_REPORT: "what convert noted, as JSON: operators that stay float with the reason, "
     "widened scales",
     module.META_HIGH_PRECISION: "`1`: requantize with 31-bit multipliers",
-    "qtune.content": "counts of nodes, initializers, value infos, functions and entries, to notice "
-    "a file that was cut off",
+    "qtune.content": "SHA-256 of everything else in the file, to notice one that was cut off, "
+    "damaged or edited",
 }
 _NODE_KEYS = {
     builder.META_OP: "name of the operator in the float model",
@@ -57,6 +57,8 @@ _NODE_KEYS = {
     builder.META_ATTRS: "its attributes in canonical form, as JSON",
     builder.META_SHAPES: "shapes of its operands and of its result, as JSON",
     builder.META_FLOPS: "its multiply-adds (of the whole group in a quantized module)",
+    builder.META_SOURCE: "in a qat module: the line of the float model that calls it, and the "
+    "module whose forward does, as text for messages",
 }
 _VALUE_KEYS = {
     builder.META_SCALE: "the scale: `real = code * scale`",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from qtune.analysis import files
 from qtune.analysis.badcase import BadCaseSearch
@@ -25,7 +26,7 @@ from qtune.analysis.pairs import check_pair
 from qtune.analysis.sensitivity import Row, sensitivity_lists, sensitivity_tables
 from qtune.analysis.tune import TuneGoal, tune
 from qtune.analysis.undisturbed import refuse_observing, same_randomness, undisturbed
-from qtune.capture.inputs import Inputs, as_inputs
+from qtune.capture.inputs import Inputs, batch_to_inputs
 from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.bad_case_report import BadCaseReport
@@ -105,10 +106,19 @@ class QuantAnalysis:
         store = CaseStore(self.out_dir / files.CASES, dump_in_run)
         search = BadCaseSearch(self.metric_list, topk, store, self.post_process)
         with undisturbed(*self._models, device=self._run_device()):
-            report = search.run(self._run_both, data_generator, num_steps)
+            report = search.run(self._run_both, self._calls(data_generator), num_steps)
         files.write_report(self.out_dir, report)
         self._take_cases(BadCases(store, report))
         return report
+
+    def _calls(self, data: Iterable[Any]) -> Iterator[Inputs]:
+        for index, item in enumerate(data):
+            yield batch_to_inputs(item, self._module, index, "auto_find_bad_case", AnalysisError)
+
+    @property
+    def _module(self) -> Model:
+        """The model whose forward says what a batch means: one of torch, if there is one."""
+        return next((m for m in self._models if isinstance(m, nn.Module)), self.analysis_model)
 
     def set_bad_case(
         self,
@@ -119,7 +129,7 @@ class QuantAnalysis:
         """Take ``data`` as the bad case, under index 0."""
         if baseline_model_cached_attr or analysis_model_cached_attr:
             raise NotImplementedError("set_bad_case: cached attributes are not done yet")
-        inputs = as_inputs(data, "set_bad_case", AnalysisError)
+        inputs = batch_to_inputs(data, self._module, 0, "set_bad_case", AnalysisError)
         store = CaseStore(self.out_dir / files.CASES)
         store.keep(0, inputs, {0})
         store.flush()

@@ -162,15 +162,15 @@ class Requantizer:
             result = torch.empty(shape, dtype=held_dtype(self.out))
         else:
             result = torch.empty_like(first, dtype=held_dtype(self.out))
-        views = [storage_order(q) for q in operands]
         target = storage_order(result)
-        strides = {q.stride() for q in operands if q.shape == shape} | {result.stride()}
-        flat = [v for v in views if v is not None and v.numel() == result.numel()]
-        if target is None or len(flat) < len(views) or len(strides) > 1:
+        # The shape too: [C, H, W] has as many elements as [1, C, H, W], in another order.
+        is_uniform = all(q.shape == shape and q.stride() == result.stride() for q in operands)
+        if target is None or not is_uniform:
             work = self.step.work(shape)
             self._accumulate(work, operands, ms)
             self.step.run(work, result, [])
             return channels_last(result)
+        flat = [view for q in operands if (view := storage_order(q)) is not None]
         work = self.step.work((min(block_elements(), target.numel()),))
         for start, stop in spans(target.numel(), block_elements()):
             block = work[: stop - start]

@@ -18,7 +18,7 @@ from qtune.bpu.march_check import MarchCheck
 from qtune.bpu.walk import Walk
 from qtune.errors import ArgumentError, ConvertError
 from qtune.hbir.attributes import dump_facts
-from qtune.hbir.builder import META_MARCH, META_OP, META_STAGE
+from qtune.hbir.builder import META_MARCH, META_OP, META_SOURCE, META_STAGE
 from qtune.hbir.module import META_REPORT, HbirModule
 from qtune.hbir.verify import verify
 from qtune.march import March, as_march, get_march
@@ -50,7 +50,7 @@ def convert(
     walk = Walk(source, ctx)
     walk.run()
     MarchCheck(target).run(walk)
-    _raise_violations(walk.violations, target)
+    _raise_violations(walk.violations, target, _call_sites(source))
     model = _finish(source, ctx, target)
     verify(model, "quantized")
     result = HbirModule(model)
@@ -72,9 +72,18 @@ def _check_source(module: HbirModule) -> None:
         raise NotImplementedError("convert: high-precision requantize (31 bits) is not done yet")
 
 
-def _raise_violations(violations: list[str], march: March) -> None:
+def _call_sites(source: ir.Model) -> dict[str, str]:
+    """Where in the float model each operator is called, by its name: `` (model.py:12)``."""
+    props = [node.metadata_props for node in source.graph]
+    return {p[META_OP]: p[META_SOURCE] for p in props if META_OP in p and META_SOURCE in p}
+
+
+def _raise_violations(violations: list[str], march: March, call_sites: dict[str, str]) -> None:
     if violations:
-        lines = "\n".join(f"  - {line}" for line in violations)
+        named = ((line.partition(":")[0], line) for line in violations)
+        lines = "\n".join(
+            f"  - {op}{call_sites.get(op, '')}{line.removeprefix(op)}" for op, line in named
+        )
         raise ConvertError(
             f"{len(violations)} operator(s) can't be converted for {march}:\n{lines}"
         )

@@ -9,17 +9,38 @@ import numpy as np
 import onnx
 
 from qtune.errors import RunError
+from qtune.hbir.feeding import bind_call, check_feed, outputs_from
 from qtune.hbir.module import HbirModule
 
 Array = np.ndarray[Any, Any]
 
 
-def run_in_onnxruntime(module: HbirModule, inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """Run ``module`` on arrays by input name; return NumPy arrays by output name.
+def run_in_onnxruntime(module: HbirModule, *args: Any, **kwargs: Any) -> Any:
+    """Run ``module`` as ``module[0](*args, **kwargs)`` does, and return what that returned.
+
+    The arguments are those of the float model (tensors or arrays in its containers), the result is
+    torch tensors in the float model's containers. One dict of arrays by input name gives NumPy
+    arrays by output name, as ``module[0].feed`` does. Raises ``RunError`` naming the input that
+    does not fit.
 
     Needs the extra ``onnx`` (onnxruntime). Graph optimizations are off: they may reorder float
-    arithmetic. A quantized module must give the bits of ``module[0].feed(inputs)``.
+    arithmetic. A quantized module must give the bits of the call itself.
     """
+    import torch
+
+    function = module[0]
+    feed = bind_call(function, args, kwargs)
+    tensors = check_feed(function, feed)
+    names = [item.name for item in function.inputs]
+    results = _run(module, {n: t.numpy() for n, t in zip(names, tensors, strict=True)})
+    by_name = len(args) == 1 and isinstance(args[0], Mapping) and set(args[0]) == set(names)
+    if by_name and not kwargs:
+        return results
+    leaves = [torch.from_numpy(results[item.name]) for item in function.outputs]
+    return outputs_from(function, leaves)
+
+
+def _run(module: HbirModule, feed: dict[str, Array]) -> dict[str, Array]:
     runtime = _onnxruntime()
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -28,7 +49,6 @@ def run_in_onnxruntime(module: HbirModule, inputs: Mapping[str, Any]) -> dict[st
     session = runtime.InferenceSession(
         _without_shapes(module), options, providers=["CPUExecutionProvider"]
     )
-    feed = {name: np.asarray(value) for name, value in inputs.items()}
     results = session.run(None, feed)
     return {info.name: value for info, value in zip(session.get_outputs(), results, strict=True)}
 

@@ -16,7 +16,7 @@ from qtune.capture.sizes import plain
 from qtune.capture.tape import Tape
 
 HOOKED = "hooked"
-"""Key of ``node.meta``: a forward hook of the leaf module gave other arguments or another result."""
+"""Key of ``node.meta``: a forward hook of the leaf gave other arguments or another result."""
 
 
 class ModelHandlers:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
+from qtune.capture.interface import signature_of
 from qtune.capture.structure import flatten_named
 from qtune.errors import PrepareError, QtuneError
 
@@ -72,6 +75,80 @@ def as_example_list(
     if not examples:
         raise error(f"{where}: the list of example inputs is empty; give at least one")
     return [as_inputs(example, where, error) for example in examples]
+
+
+def batch_to_inputs(
+    batch: Any,
+    model: Any,
+    index: int = 0,
+    where: str = "calibration",
+    error: type[QtuneError] = PrepareError,
+) -> Inputs:
+    """The call of ``model`` that item ``index`` of a data loader stands for (decision 8).
+
+    A tensor or dict is one argument, a tuple or list (not a named tuple) the positional ones; if
+    forward takes one argument only, its first element: the others are labels. ``model``: an
+    ``nn.Module``, else nothing is known of its arguments. Raises ``error`` with the index, what
+    came, what forward takes and the remedy.
+    """
+    place = f"{where}: batch {index}"
+    signature = _signature(model)
+    is_sequence = isinstance(batch, (tuple, list)) and not hasattr(batch, "_fields")
+    if signature is None or isinstance(batch, Inputs):
+        inputs = as_inputs(batch, place, error)
+    elif is_sequence and batch and len(_positional(signature)) == 1 and not _takes_more(signature):
+        inputs = as_inputs(Inputs(batch[0]), place, error)
+    else:
+        inputs = as_inputs(tuple(batch) if is_sequence else batch, place, error)
+    if signature is not None:
+        _check_call(signature, batch, inputs, place, error)
+    return inputs
+
+
+def _check_call(
+    signature: inspect.Signature, batch: Any, inputs: Inputs, place: str, error: type[QtuneError]
+) -> None:
+    """Whether forward takes such a call; a dict of its arguments by name is no argument."""
+    names = set(signature.parameters)
+    is_named = isinstance(batch, Mapping) and len(names) > 1 and set(batch) <= names and batch
+    try:
+        signature.bind(*inputs.args, **inputs.kwargs)
+        problem = ""
+    except TypeError as reason:
+        problem = str(reason)
+    if not is_named and not problem:
+        return
+    remedy = (
+        "its keys are names of arguments: pass qtune.Inputs(**batch)"
+        if is_named
+        else "pass a tuple of its positional arguments, without labels, or "
+        "qtune.Inputs(*args, **kwargs), such as (qtune.Inputs(x) for x, label in loader)"
+    )
+    came = (
+        f"a dict with the keys {', '.join(map(repr, batch))}"
+        if isinstance(batch, Mapping)
+        else f"a {type(batch).__name__}: {inputs!r}"
+    )
+    reason_text = f" ({problem})" if problem else ""
+    raise error(f"{place}: {came} came, but forward takes {signature}{reason_text}; {remedy}")
+
+
+def _signature(model: Any) -> inspect.Signature | None:
+    """Of the float model's forward, also where ``model`` is its recording."""
+    recorded = getattr(model, "signature", None)
+    if isinstance(recorded, inspect.Signature):
+        return recorded
+    return signature_of(model) if isinstance(model, nn.Module) else None
+
+
+def _positional(signature: inspect.Signature) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in signature.parameters.values() if p.kind in kinds]
+
+
+def _takes_more(signature: inspect.Signature) -> bool:
+    kinds = [p.kind for p in signature.parameters.values()]
+    return inspect.Parameter.VAR_POSITIONAL in kinds
 
 
 def _problem(inputs: Inputs) -> str | None:

@@ -6,6 +6,7 @@ modules of the model itself (not copies); the model is left as it was.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +29,9 @@ from qtune.capture.unseen import DispatchMode
 from qtune.errors import ArgumentError, CaptureError, QtuneError
 
 Leaf = Callable[[nn.Module], bool]
+
+_FLAG = re.compile(r"\bFlag\b")
+"""How torch's messages name ``module.training`` where only a real bool will do."""
 
 
 def capture(
@@ -110,7 +114,7 @@ def _run_model(
     except Exception as error:
         if handlers.tape.problem is not None:
             raise handlers.tape.problem from error
-        if isinstance(error, TypeError) and "not Flag" in str(error):
+        if isinstance(error, TypeError) and _FLAG.search(str(error)):
             raise _NeedsBool from None
         name = type(handlers.model).__name__
         raise CaptureError(

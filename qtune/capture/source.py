@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -32,6 +34,17 @@ def caller() -> str:
             break
         frame = frame.f_back
     return container
+
+
+def call_site(meta: Mapping[str, Any]) -> str:
+    """`` (model.py:12, in layer1)`` for the ``meta`` of a node: source line and scope.
+
+    For messages, after an operator's name; ``""`` where nothing is known.
+    """
+    source, scope = str(meta.get("source") or ""), str(meta.get("scope") or "")
+    parts = [source] if source else []
+    parts += [f"in {scope}"] if scope else []
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _place(frame: FrameType) -> str:

@@ -198,7 +198,7 @@ def _report(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
         outputs=outputs,
         weights=tuple(_weights(ops)),
         messages=tuple(_messages(model, ops, configs)),
-        float_ops=tuple((op.name, op.op, op.reason) for op in model.float_ops),
+        float_ops=tuple((op.name, op.op, op.reason + op.call_site) for op in model.float_ops),
         unobserved=tuple(m.name or name for name, m in quantizers if not bool(m.observed)),
         calibrated=any(bool(m.observed) for _, m in quantizers),
         explanation=explain(model.resolution) if model.resolution is not None else "",

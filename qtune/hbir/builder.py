@@ -31,6 +31,7 @@ META_TYPE = "qtune.type"
 META_ATTRS = "qtune.attrs"
 META_SHAPES = "qtune.shapes"
 META_FLOPS = "qtune.flops"
+META_SOURCE = "qtune.source"
 META_MEMBERS = "qtune.members"
 OPERATOR_FACTS = (META_TYPE, META_ATTRS, META_SHAPES, META_FLOPS)
 """Kept on the first node of an operator: registry name, canonical attrs, shapes, flops."""

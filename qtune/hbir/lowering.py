@@ -13,6 +13,8 @@ from torch import fx, nn
 from torch.fx.node import map_arg
 
 from qtune.arith.quantize import fake_quantize
+from qtune.capture.handlers import HOOKED
+from qtune.capture.source import call_site
 from qtune.errors import ExportError, QtuneError
 from qtune.hbir.attributes import dump_facts
 from qtune.hbir.builder import (
@@ -21,6 +23,7 @@ from qtune.hbir.builder import (
     META_FLOPS,
     META_SCALE,
     META_SHAPES,
+    META_SOURCE,
     META_TYPE,
     GraphBuilder,
     mark_codes,
@@ -110,7 +113,7 @@ class Lowering:
         try:
             return self._float_call(node, name)
         except (QtuneError, TypeError, NotImplementedError) as error:
-            return f"{name}: {error}"
+            return f"{name}{call_site(node.meta)}: {error}"
 
     def _prepared(self, node: fx.Node, name: str) -> Call:
         op: Any = self.model.get_submodule(str(node.target))
@@ -131,10 +134,11 @@ class Lowering:
             found = registry.find_method(str(node.target))
         else:
             found = registry.find_function(node.target)
-        if found is None:
-            kind = type(module).__name__ if module is not None else str(node.target)
+        if found is None or node.meta.get(HOOKED):
+            kind = type(module).__name__ if module is not None else _called(node)
             reason = node.meta.get("float_reason") or "the registry has no operator for it"
-            return f"{name} ({kind}): {reason}. Replace it, or move it out of the model"
+            where = call_site(node.meta)
+            return f"{name} ({kind}){where}: {reason}. Replace it, or move it out of the model"
         spec, target = found
         own = () if module is None else (module,)
         bound = target.bind(*own, *self._resolve(node.args), **self._resolve(dict(node.kwargs)))
@@ -164,13 +168,15 @@ class Lowering:
             return Constant(torch.zeros(fact.shape, dtype=fact.dtype))
         if isinstance(fact, tuple | list):
             return tuple(self._stand_in(item) for item in fact)
+        if isinstance(fact, Mapping):
+            return {key: self._stand_in(item) for key, item in fact.items()}
         return fact
 
     def _operator(self, node: fx.Node, call: Call) -> Any:
         if call.spec.lower is None:
             self.problems.append(
-                f"{call.name} ({call.spec.name}): it has no lowering. Replace it, or keep it out "
-                "of the exported model"
+                f"{call.name} ({call.spec.name}){call_site(node.meta)}: it has no lowering. "
+                "Replace it, or keep it out of the exported model"
             )
             return self._stand_in(self.example.facts[node])
         operands = self._quantized_operands(call)
@@ -182,9 +188,10 @@ class Lowering:
         try:
             result = self._emit(call, operands, fact)
         except (ExportError, NotImplementedError) as error:
-            self.problems.append(str(error))
+            reason = str(error).removeprefix(f"{call.name}: ")
+            self.problems.append(f"{call.name}{call_site(node.meta)}: {reason}")
             return self._stand_in(fact)
-        self._note_facts(call, operands, fact, before)
+        self._note_facts(call, operands, fact, before, call_site(node.meta))
         return self._finish(call, operands, _describe(result, fact), output)
 
     def _quantized_operands(self, call: Call) -> list[Any]:
@@ -254,7 +261,9 @@ class Lowering:
         count = groups(call.attrs) if is_weight and groups is not None else 1
         return self._fake_quant(value, operand.quantizer, count, array.ndim)
 
-    def _note_facts(self, call: Call, operands: Sequence[Any], fact: Any, before: int) -> None:
+    def _note_facts(
+        self, call: Call, operands: Sequence[Any], fact: Any, before: int, place: str
+    ) -> None:
         nodes = list(self.builder.graph)[before:]
         if not nodes:
             return
@@ -264,6 +273,8 @@ class Lowering:
         props[META_TYPE] = call.spec.name
         props[META_ATTRS] = dump_facts(call.attrs)
         props[META_SHAPES] = dump_facts([shapes, first.shape])
+        if place:
+            props[META_SOURCE] = place
         if call.spec.flops is not None:
             props[META_FLOPS] = str(call.spec.flops(call.attrs, shapes, first.shape))
 
@@ -326,6 +337,10 @@ def _inherit_grid(result: ir.Value, operands: Sequence[Any]) -> None:
             for key in (META_SCALE, META_DTYPE):
                 result.metadata_props[key] = operand.metadata_props[key]
             return
+
+
+def _called(node: fx.Node) -> str:
+    return str(node.meta.get("op") or getattr(node.target, "__name__", node.target))
 
 
 def _roles(spec: OpSpec, count: int) -> tuple[str, ...]:

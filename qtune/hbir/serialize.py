@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import onnx
@@ -26,9 +27,8 @@ def to_bytes(module: HbirModule) -> bytes:
         if entry.key in {META_SCHEMA, _META_CONTENT}:
             proto.metadata_props.remove(entry)
     proto.metadata_props.add(key=META_SCHEMA, value=SCHEMA_VERSION)
-    proto.metadata_props.add(key=_META_CONTENT, value="")
-    proto.metadata_props[-1].value = _content(proto)
     try:
+        proto.metadata_props.add(key=_META_CONTENT, value=_content(proto))
         data = proto.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise HbirError(
@@ -42,12 +42,12 @@ def from_bytes(data: bytes, where: str = "these bytes") -> HbirModule:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
-    except DecodeError:
+        metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    except (DecodeError, UnicodeDecodeError):
         raise HbirError(
             f"{where} is no .bc file or is cut off ({len(data)} bytes): it can't be read as an "
             "ONNX protobuf. Save the module again"
         ) from None
-    metadata = {entry.key: entry.value for entry in proto.metadata_props}
     version = metadata.get(META_SCHEMA)
     if version is None:
         raise HbirError(
@@ -60,16 +60,22 @@ def from_bytes(data: bytes, where: str = "these bytes") -> HbirModule:
             "model again with this version"
         )
     if metadata.get(_META_CONTENT) != _content(proto):
-        raise HbirError(f"{where} is cut off or was edited: parts are missing. Save it again")
+        raise HbirError(
+            f"{where} is cut off, damaged or was edited: its content does not fit its checksum. "
+            "Save the module again"
+        )
     _check(proto, where)
     return HbirModule(ir.from_proto(proto))
 
 
 def _content(proto: onnx.ModelProto) -> str:
-    """Counts of what the file holds, to notice one that was cut at a field's end."""
-    graph = proto.graph
-    parts = (graph.node, graph.initializer, graph.value_info, proto.functions, proto.metadata_props)
-    return ",".join(str(len(part)) for part in parts)
+    """SHA-256 of everything but itself, to notice a file that was cut, damaged or edited."""
+    rest = onnx.ModelProto()
+    rest.CopyFrom(proto)
+    for entry in list(rest.metadata_props):
+        if entry.key == _META_CONTENT:
+            rest.metadata_props.remove(entry)
+    return hashlib.sha256(rest.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _check(proto: onnx.ModelProto, where: str) -> None:

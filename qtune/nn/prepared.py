@@ -9,6 +9,7 @@ from typing import Any
 from torch import fx
 
 from qtune.capture.graph import GraphModel
+from qtune.capture.source import call_site
 from qtune.nn.qat.op import QATOp
 from qtune.qconfig.plan import Resolution
 from qtune.quantizers.scope import forward_scope
@@ -16,11 +17,22 @@ from qtune.quantizers.scope import forward_scope
 
 @dataclass(frozen=True, slots=True)
 class FloatOp:
-    """An operator on floating data that is not quantized: its name, what it is, and why."""
+    """An operator on floating data that is not quantized: its name, what it is, and why.
+
+    ``source``: the line of the model that calls it (``model.py:12``); ``scope``: the path of the
+    module whose forward does; both ``""`` where that is not known.
+    """
 
     name: str
     op: str
     reason: str
+    source: str = ""
+    scope: str = ""
+
+    @property
+    def call_site(self) -> str:
+        """`` (model.py:12, in layer1)`` for messages, ``""`` where nothing is known."""
+        return call_site({"source": self.source, "scope": self.scope})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,7 @@ from qtune.errors import PrepareError
 from qtune.march import March, get_march
 from qtune.modes import QATMode, get_qat_mode
 from qtune.nn.prepared import FloatOp, PreparedModel, UnfusedOps
+from qtune.qconfig.explain import surprises
 from qtune.qconfig.plan import UNSET, Resolution
 from qtune.qconfig.resolve import resolve
 from qtune.qconfig.setter import QconfigSetter, default_setter
@@ -214,8 +216,8 @@ class _Preparation:
         for name, plan in resolution.plans.items():
             if plan.float_reason is not None:
                 reasons.setdefault(name, plan.float_reason)
-        kinds = {n.meta["name"]: n.meta["op"] for n in self.ops.graph.nodes if "name" in n.meta}
-        prepared.float_ops = tuple(FloatOp(name, kinds[name], r) for name, r in reasons.items())
+        metas = {n.meta["name"]: n.meta for n in self.ops.graph.nodes if "name" in n.meta}
+        prepared.float_ops = tuple(_float_op(metas[n], reason) for n, reason in reasons.items())
         prepared.unfused = tuple(
             UnfusedOps(tuple(n.meta["name"] for n in item.nodes), item.reason)
             for item in fusion.unfused
@@ -223,5 +225,12 @@ class _Preparation:
         prepared.resolution = resolution
         prepared.march = str(self.march)
         for op in prepared.float_ops:
-            _log.info("%s (%s) stays float: %s", op.name, op.op, op.reason)
+            _log.info("%s (%s)%s stays float: %s", op.name, op.op, op.call_site, op.reason)
+        for text in surprises(resolution):
+            _log.warning("prepare: %s", text)
         return prepared
+
+
+def _float_op(meta: Mapping[str, Any], reason: str) -> FloatOp:
+    source, scope = (str(meta.get(key) or "") for key in ("source", "scope"))
+    return FloatOp(meta["name"], meta["op"], reason, source, scope)

@@ -10,7 +10,7 @@ from qtune.report.page import Chip, Section, Table, Tile, render
 from qtune.report.svg import bars, curve
 
 CHECK_COLUMNS = ("result", "check", "where", "got", "limit", "test")
-LAYER_COLUMNS = ("name", "value", "dtype", "scale", "shape", "differing", "saturated")
+LAYER_COLUMNS = ("name", "source", "value", "dtype", "scale", "shape", "differing", "saturated")
 STRUCTURE = ("no_shared_ops", "no_unfused")
 MOST_BARS = 25
 FEWEST_POINTS = 3
@@ -153,6 +153,7 @@ def _row(layer: Entry) -> dict[str, Any]:
         "value": _number(layer["value"]),
         "scale": _number(layer["scale"]),
         "shape": shape,
+        "source": layer.get("source", ""),
         "differing": _percent(layer["differing"]),
         "saturated": _percent(layer["saturated"]),
         "bad": not layer["ok"],

@@ -205,7 +205,7 @@ def _result(
             limit="0",
             metrics={"differing_elements": count},
             limits={"differing_elements": 0},
-            layers=layers,
+            layers=origin.located(layers),
             measured="elements that differ",
             table="\n".join(lines),
             artefact=origin.artefact,

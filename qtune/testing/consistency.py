@@ -17,7 +17,7 @@ from qtune.testing.codes import code_shares
 from qtune.testing.limits import METRICS, Limit, limits_of
 from qtune.testing.origin import Origin, origin_of
 from qtune.testing.record import conclude_all
-from qtune.testing.result import AssertionResult, LayerResult
+from qtune.testing.result import LAYERS, OUTPUTS, AssertionResult, LayerResult
 from qtune.testing.running import Chunk, chunks, comparing, observations, outputs_of
 from qtune.testing.steps import steps_result
 
@@ -25,6 +25,11 @@ _CHECK = "assert_consistency"
 ADVICE = (
     "Look at the first bad layer: its range, its scale, and whether calibration saw such data; "
     "raise it to qint16 or give it a fixed scale."
+)
+
+END_TO_END_ADVICE = (
+    "This says that there is an error, not where: run again with per_layer=True, or "
+    "assert_sensitivity_below on stages.calib, to find the operator."
 )
 
 
@@ -159,6 +164,7 @@ def _by_metrics(
     broken = [limit for limit in limits if not limit.holds(values[limit.key][worst[limit.key]])]
     decides = broken[0] if broken else limits[0]
     index = worst[decides.key]
+    end_to_end = pairs[index].record is None
     deciding = values[decides.key]
     return AssertionResult(
         check="consistency",
@@ -169,9 +175,12 @@ def _by_metrics(
         limit=str(decides),
         metrics={limit.key: values[limit.key][worst[limit.key]] for limit in limits},
         limits={limit.key: limit.bound for limit in (decides, *limits)},
-        layers=[_layer(pair, decides, v) for pair, v in zip(pairs, deciding, strict=True)],
+        layers=origin.located(
+            [_layer(pair, decides, v) for pair, v in zip(pairs, deciding, strict=True)]
+        ),
         measured=f"{decides.metric} of {kind}",
-        advice=ADVICE if broken else "",
+        parts=OUTPUTS if end_to_end else LAYERS,
+        advice=(END_TO_END_ADVICE if end_to_end else ADVICE) if broken else "",
         artefact=origin.artefact,
         provenance=origin.provenance,
     )

@@ -28,7 +28,13 @@ class Limit:
         return max(range(len(values)), key=lambda i: self.metric.badness(values[i]))
 
     def __str__(self) -> str:
-        return f"{'>=' if self.metric.ascending else '<='} {self.bound:g}"
+        return f"{'>=' if self.metric.ascending else '<='} {shortest(self.bound)}"
+
+
+def shortest(value: float) -> str:
+    """The shortest text that is exactly ``value``; whole numbers without a point."""
+    text = repr(float(value))
+    return text.removesuffix(".0")
 
 
 METRICS = {"min_cosine": "COSINE", "min_sqnr_db": "SQNR", "max_atol": "ATOL", "max_l1": "L1"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
+
+from qtune.testing.result import LayerResult
 
 M = TypeVar("M")
 _ATTRIBUTE = "qtune_origin"
@@ -13,11 +15,19 @@ _ATTRIBUTE = "qtune_origin"
 @dataclass(frozen=True, slots=True)
 class Origin:
     """``model``: its name in reports. ``artefact``: the file it lies in. ``provenance``: what it
-    was made of and with."""
+    was made of and with. ``sources``: ``file.py:12`` by operator."""
 
     model: str
     artefact: str | None = None
     provenance: Mapping[str, object] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def located(self, layers: Sequence[LayerResult]) -> list[LayerResult]:
+        """``layers`` with the line of the model's code that each operator or port comes from."""
+        return [
+            replace(layer, source=self.sources.get(layer.name.partition(" ")[0], ""))
+            for layer in layers
+        ]
 
 
 def mark(model: M, origin: Origin) -> M:
@@ -30,5 +40,13 @@ def origin_of(model: Any, name: str | None = None) -> Origin:
     """What is known about ``model``; ``name`` overrides its name, default is its class's."""
     known = getattr(model, _ATTRIBUTE, None)
     if not isinstance(known, Origin):
-        return Origin(name or type(model).__name__)
-    return Origin(name or known.model, known.artefact, known.provenance)
+        return Origin(name or type(model).__name__, sources=sources_of(model))
+    return replace(known, model=name or known.model)
+
+
+def sources_of(model: Any) -> dict[str, str]:
+    """The line of code of each operator of a prepared model; empty for any other."""
+    operators = getattr(model, "operators", None)
+    if not callable(operators):
+        return {}
+    return {op.name: str(node.meta.get("source") or "") for node, op in operators()}

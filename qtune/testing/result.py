@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 HEADLINE_COLUMNS = 80
 WORST_LAYERS = 5
+LAYERS, OUTPUTS, PORTS = "layers", "outputs", "ports"
 RERUN_VARIABLE = "QTUNE_RERUN"
 """Environment variable of the pytest plugin: id of the current test, tab, the command to run it."""
 
@@ -24,7 +25,7 @@ class LayerResult:
 
     ``value``: what was measured; ``badness``: larger is worse. ``differing`` and ``saturated``:
     shares (0 to 1) of the codes. ``scale`` is ``None`` for float results, ``shape`` where the
-    check looked at no tensor.
+    check looked at no tensor. ``source``: the line of the model's code, such as ``net.py:12``.
     """
 
     name: str
@@ -36,10 +37,12 @@ class LayerResult:
     scale: float | None = None
     differing: float | None = None
     saturated: float | None = None
+    source: str = ""
 
     def line(self) -> str:
         """One line for a failure message."""
-        parts = [f"{self.name}: {_number(self.value)}", self.dtype]
+        place = f" ({self.source})" if self.source else ""
+        parts = [f"{self.name}{place}: {_number(self.value)}", self.dtype]
         if self.shape is not None:
             parts.append(f"shape {tuple(self.shape)}")
         if self.scale is not None:
@@ -56,7 +59,8 @@ class AssertionResult:
     """The outcome of one assertion.
 
     ``where`` is the layer or output that decided, ``got`` and ``limit`` what was found there and
-    what was allowed. ``metrics`` holds every scalar measured. ``table`` is free text below the
+    what was allowed. ``metrics`` holds every scalar measured. ``parts``: what ``layers`` are:
+    layers, outputs or ports. ``table`` is free text below the
     layers; ``advice`` says what to do. ``artefact`` and ``provenance``: the file of the model under
     test, and what it was made of and with, where known.
     """
@@ -71,6 +75,7 @@ class AssertionResult:
     limits: Mapping[str, float] = field(default_factory=dict)
     layers: Sequence[LayerResult] = ()
     measured: str = ""
+    parts: str = LAYERS
     table: str = ""
     advice: str = ""
     artefact: str | None = None
@@ -78,6 +83,13 @@ class AssertionResult:
 
     def __bool__(self) -> bool:
         return self.ok
+
+    def __str__(self) -> str:
+        """The headline if all is well, else the whole message."""
+        return self.headline if self.ok else self.message()
+
+    def __repr__(self) -> str:
+        return f"<AssertionResult {'ok' if self.ok else 'FAIL'} {self.headline}>"
 
     @property
     def headline(self) -> str:
@@ -96,8 +108,9 @@ class AssertionResult:
         bad = [layer for layer in self.layers if not layer.ok]
         if bad:
             worst = sorted(bad, key=lambda layer: -layer.badness)[:WORST_LAYERS]
-            lines.append(f"worst of {len(bad)} bad layers ({self.measured}):")
+            lines.append(f"worst of {len(bad)} bad {self.parts} ({self.measured}):")
             lines += [f"  {layer.line()}" for layer in worst]
+        if bad and self.parts == LAYERS:
             lines.append(f"first bad layer in order of execution: {bad[0].line()}")
         lines += [text for text in (self.table, self.advice) if text]
         if self.artefact:

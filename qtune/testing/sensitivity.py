@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from qtune.analysis.sensitivity import sensitivity_tables
-from qtune.capture.inputs import as_example_list
+from qtune.capture.inputs import Inputs, as_example_list
 from qtune.errors import ArgumentError
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
@@ -15,8 +15,9 @@ from qtune.profiler.metric import Metric, MetricInfo
 from qtune.testing.arguments import check_limit, check_prepared
 from qtune.testing.limits import Limit
 from qtune.testing.origin import origin_of
+from qtune.testing.port_advice import port_advice
 from qtune.testing.record import conclude
-from qtune.testing.result import AssertionResult, LayerResult
+from qtune.testing.result import PORTS, AssertionResult, LayerResult
 
 _CHECK = "assert_sensitivity_below"
 OWN = "own"
@@ -47,8 +48,12 @@ def assert_sensitivity_below(
     if not worst:
         raise ArgumentError(f"{_CHECK}: the model has no fake-quantize to judge")
     scales = _scales(prepared)
-    layers = [_layer(port, bound, *found, scales.get(port)) for port, found in worst.items()]
+    layers = [
+        _layer(port, bound, value, dtype, scales.get(port))
+        for port, (value, dtype, _) in worst.items()
+    ]
     top = max(layers, key=lambda layer: layer.badness)
+    advice = "" if top.ok else port_advice(prepared, top.name, bound, worst[top.name][2], output)
     origin = origin_of(model, name)
     return conclude(
         AssertionResult(
@@ -60,9 +65,10 @@ def assert_sensitivity_below(
             limit=str(bound),
             metrics={f"sensitivity_{chosen.name.lower()}": top.value},
             limits={chosen.name: bound.bound},
-            layers=layers,
+            layers=origin.located(layers),
             measured=f"{chosen.name} with only this port quantized",
-            advice="" if top.ok else f"Raise {top.name} to qint16, or narrow its range.",
+            parts=PORTS,
+            advice=advice,
             artefact=origin.artefact,
             provenance=origin.provenance,
         )
@@ -71,10 +77,10 @@ def assert_sensitivity_below(
 
 def _worst_scores(
     model: PreparedModel, inputs: Any, metric: MetricInfo, output: str | None
-) -> dict[str, tuple[float | None, str]]:
-    """Worst score and dtype by port, over all items and outputs."""
+) -> dict[str, tuple[float | None, str, Inputs]]:
+    """Worst score, dtype and the item that gave it by port, over all items and outputs."""
     names = None if output is None else (output,)
-    worst: dict[str, tuple[float | None, str]] = {}
+    worst: dict[str, tuple[float | None, str, Inputs]] = {}
     for index, item in enumerate(as_example_list(inputs, "inputs", ArgumentError)):
         tables = sensitivity_tables(
             model, item, metric, str(index), output_names=names, variants=(OWN,)
@@ -82,7 +88,7 @@ def _worst_scores(
         for row in (row for table in tables.values() for row in table.records()):
             key, value = f"{row['op_name']} {row['fake_stub_type']}", row[f"{OWN}_{metric.name}"]
             if key not in worst or metric.badness(value) > metric.badness(worst[key][0]):
-                worst[key] = (value, row["dtype"])
+                worst[key] = (value, row["dtype"], item)
     return worst
 
 

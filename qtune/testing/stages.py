@@ -23,7 +23,7 @@ from tqdm import tqdm
 from qtune import modes
 from qtune.arith_fast.capability import provenance as cpu_provenance
 from qtune.bpu import compiler
-from qtune.capture.inputs import Inputs, as_inputs
+from qtune.capture.inputs import Inputs, as_inputs, batch_to_inputs
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import as_march, march
@@ -32,7 +32,7 @@ from qtune.quantization import FakeQuantState, PrepareMethod, prepare, set_fake_
 from qtune.quantization.hbdk4 import export, pre_export
 from qtune.quantization.rundir import run_files_in, write_run_files
 from qtune.testing.content import digest, model_digest, source_digest
-from qtune.testing.origin import Origin, mark
+from qtune.testing.origin import Origin, mark, sources_of
 from qtune.testing.store import MemoryStore, Store, content_key
 from qtune.version import __version__
 
@@ -111,7 +111,10 @@ class Stages:
         with _seeded():
             given = self._calibration() if callable(self._calibration) else self._calibration
             items: Any = [given] if isinstance(given, Tensor | Inputs) else given
-            batches = [as_inputs(item, "Stages: calibration", ArgumentError) for item in items]
+            batches = [
+                batch_to_inputs(item, self.float, index, "Stages: calibration", ArgumentError)
+                for index, item in enumerate(items)
+            ]
         if not batches:
             raise ArgumentError("Stages: the calibration data is empty; give at least one batch")
         return batches
@@ -219,7 +222,8 @@ class Stages:
     def _mark(self, model: M, name: str) -> M:
         path = self.store.path(self.key, name)
         where = None if path is None else str(path)
-        return mark(model, Origin(self.name, where, self.provenance))
+        sources = sources_of(self._prepared[0])
+        return mark(model, Origin(self.name, where, self.provenance, sources))
 
 
 def _load_state(path: Path) -> dict[str, Tensor]:

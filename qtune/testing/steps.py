@@ -10,6 +10,7 @@ from qtune.errors import ArgumentError
 from qtune.hbir.feeding import bind_call
 from qtune.hbir.module import HbirModule
 from qtune.testing.codes import code_shares
+from qtune.testing.limits import shortest
 from qtune.testing.origin import Origin
 from qtune.testing.result import AssertionResult, LayerResult
 from qtune.testing.running import Chunk, observations
@@ -42,13 +43,13 @@ def steps_result(
         ok=worst.ok,
         where=worst.name,
         got=f"{worst.value:g} steps",
-        limit=f"<= {bound:g}",
+        limit=f"<= {shortest(bound)}",
         metrics={
             "max_qscale_diff": worst.value,
             "differing": max(layer.differing or 0.0 for layer in layers),
         },
         limits={"max_qscale_diff": bound},
-        layers=layers,
+        layers=origin.located(layers),
         measured="steps on the same input",
         table=_not_counted(module, {layer.name for layer in layers}),
         advice="" if worst.ok else _ADVICE,

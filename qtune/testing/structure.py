@@ -49,7 +49,7 @@ def assert_no_shared_ops(
             limit="1 call",
             metrics={"shared_ops": len(shared), "unused_ops": len(unused)},
             limits={"calls": 1},
-            layers=layers,
+            layers=origin.located(layers),
             measured="calls in one forward",
             table=f"never called: {', '.join(unused)}" if unused else "",
             advice="Give each call a module of its own: one scale can't fit two results."

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import qtune
 from qtune.analysis.quant_analysis import QuantAnalysis
 from qtune.errors import AnalysisError
 from qtune.profiler import BadCaseReport, OpInfo, SensitivityTable
@@ -386,3 +387,12 @@ def test_quant_analysis_is_served_by_the_profiler_package() -> None:
     assert qtune.profiler.QuantAnalysis is QuantAnalysis
     assert Served is Metric
     assert SensitivityTable.__module__ == "qtune.profiler.sensitivity_table"
+
+
+def test_labelled_batches_are_taken_as_their_inputs(setting: Setting) -> None:
+    qa = setting.analysis()
+    report = qa.auto_find_bad_case([(x, torch.zeros(1)) for x in setting.data[:2]])
+    assert report.indices
+    with pytest.raises(AnalysisError, match="auto_find_bad_case: batch 0: .*too many positional"):
+        qa.auto_find_bad_case([qtune.Inputs(setting.data[0], setting.data[0])])
+    qa.set_bad_case([setting.data[0], torch.zeros(1)])

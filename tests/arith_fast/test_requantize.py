@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qtune.arith import requantize as arith
 from qtune.arith_fast.blocks import BLOCK
-from qtune.arith_fast.held import from_held, to_held
+from qtune.arith_fast.held import channels_last, from_held, to_held
 from qtune.arith_fast.requantize import (
     Requantizer,
     add_common_shift,
@@ -195,3 +195,13 @@ def test_clamps_must_fit_the_output():
 @pytest.mark.parametrize("n", [0, 5])
 def test_empty_tensors_pass(n):
     assert requantize_acc(torch.zeros(0, 3), 5, n, None, -128, 127, qint8).shape == (0, 3)
+
+
+def test_weighted_sum_takes_an_operand_without_the_batch_axis_of_one():
+    """[C, H, W] has the elements of a channels_last [1, C, H, W], but in another order."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (1, 3, 5, 4)), rng.integers(-128, 128, (3, 5, 4))
+    step = Requantizer(1, 1, -3 * 128, lo=-128, hi=127, out=qint8, bound=3 * 256)
+    found = step.weighted_sum([channels_last(to_held(a, qint8)), to_held(b, qint8)], [1, 2])
+    expected = np.clip((a + 2 * b + 1) >> 1, -128, 127)
+    assert np.array_equal(from_held(found), expected)

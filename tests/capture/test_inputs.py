@@ -9,6 +9,7 @@ import pytest
 from torch import Tensor, nn
 
 from qtune.capture import Inputs, as_example_list, as_inputs, capture
+from qtune.capture.inputs import batch_to_inputs
 from qtune.errors import ArgumentError, CaptureError, PrepareError
 
 from .test_recorder import image
@@ -68,3 +69,39 @@ def test_lazy_modules_are_refused() -> None:
 def test_several_examples_are_not_done_yet() -> None:
     with pytest.raises(NotImplementedError, match="2 examples"):
         capture(nn.Linear(3, 3), [image(1, 3), image(2, 3)])
+
+
+class TwoArguments(nn.Module):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x * mask
+
+
+def test_labels_of_a_batch_are_left_out_where_forward_takes_one_argument() -> None:
+    x, label = image(1, 3), image(2, 3)
+    for batch in ((x, label), [x, label], [x], x):
+        assert batch_to_inputs(batch, nn.Linear(3, 3)).args == (x,)
+    for batch in ((x, label), [x, label]):
+        assert batch_to_inputs(batch, TwoArguments()).args == (x, label)
+    call = Inputs(x, mask=label)
+    assert batch_to_inputs(call, TwoArguments()) is call
+    assert batch_to_inputs((x, label), None).args == (x, label)  # nothing is known of forward
+
+
+def test_a_batch_that_forward_does_not_take_is_named_with_its_index() -> None:
+    x = image(1, 3)
+    with pytest.raises(
+        PrepareError,
+        match=r"loader: batch 4: a list: Inputs\(Tensor\[1, 3\], .* came, but forward takes "
+        r"\(x, mask\) \(too many positional arguments\); .*qtune.Inputs\(x\) for x, label in loader",
+    ):
+        batch_to_inputs([x, x, x], TwoArguments(), 4, "loader")
+    with pytest.raises(PrepareError, match=r"missing a required .*'mask'"):
+        batch_to_inputs(x, TwoArguments())
+
+
+def test_a_dict_of_arguments_by_name_is_answered_with_inputs() -> None:
+    batch = {"x": image(1, 3), "mask": image(1, 3)}
+    with pytest.raises(PrepareError, match=r"keys 'x', 'mask' .*pass qtune.Inputs\(\*\*batch\)"):
+        batch_to_inputs(batch, TwoArguments())
+    assert batch_to_inputs(Inputs(**batch), TwoArguments()).kwargs == batch
+    assert batch_to_inputs(batch, nn.Identity()).args == (batch,)  # one argument: it may be a dict

@@ -126,3 +126,12 @@ def test_module_pickles_and_deepcopies_as_its_file():
 
     for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert again.to_bytes() == module.to_bytes()
+
+
+def test_every_flipped_bit_is_noticed():
+    data = relu_module().to_bytes()
+    for place in range(0, len(data), 7):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        with pytest.raises(HbirError):
+            from_bytes(bytes(damaged))

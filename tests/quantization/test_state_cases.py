@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qtune.capture.inputs import Inputs
 from qtune.dtype import qint8, qint16
 from qtune.errors import NotCalibratedError, PrepareError
 from qtune.nn.qat import iter_stubs
@@ -199,3 +200,10 @@ def test_load_calib_state_dict_gives_the_calibrated_numbers() -> None:
     set_fake_quantize(fresh, FakeQuantState.VALIDATION)
     x = data()[0]
     assert torch.equal(run(fresh, x), run(p, x))
+
+
+def test_batches_that_forward_does_not_take_are_one_clear_error() -> None:
+    x = data()[0]
+    p = prep(Net(), x)
+    with pytest.raises(PrepareError, match=r"auto_calibrate: batch 1: .* forward takes \(x\)"):
+        auto_calibrate(p, [x, Inputs(x, x)])

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from qtune import qint8, qint16
+from qtune.analysis.ablation import ports
 from qtune.errors import AnalysisError, ArgumentError
+from qtune.quantization import get_qconfig
+from qtune.quantization import qconfig_setter as qs
 from qtune.testing import Stages, assert_sensitivity_below
+from qtune.testing.port_advice import template_line
 
 from . import nets
 
@@ -72,3 +79,110 @@ def test_bad_arguments(stages: Stages) -> None:
         assert_sensitivity_below(stages.calib, x, limit=math.nan)
     with pytest.raises(ArgumentError, match="no metric 'atol'"):
         assert_sensitivity_below(stages.calib, x, metric="atol", limit=1)
+
+
+class Wide(nn.Module):
+    """A sum that int8 rounds coarsely, pooled, then read by a linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.pool = nn.MaxPool2d(2)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pool(self.stem(x) + 40).flatten(2).transpose(1, 2))
+
+
+class Product(nn.Module):
+    """A sum that a matmul reads as one of its two operands."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.matmul(x + 40, x)
+
+
+FINE_HEAD = {"": qint8, "head": {"weight": qint16, "output": qint16}}
+
+
+def setter_of(advice: str = "", base: Any = FINE_HEAD) -> qs.QconfigSetter:
+    """The templates of the documents, then the lines of the advice, pasted."""
+    default = [qs.ModuleNameTemplate(base), qs.ConvDtypeTemplate(weight_dtype=None)]
+    lines = [line.strip() for line in advice.splitlines() if line.lstrip().startswith("ModuleName")]
+    names = {"ModuleNameTemplate": qs.ModuleNameTemplate, "qint16": qint16, "qint8": qint8}
+    pasted = [eval(line, names) for line in lines]
+    return qs.QconfigSetter(get_qconfig(), [*default, qs.MatmulDtypeTemplate(), *pasted])
+
+
+def gap(stages: Stages) -> float:
+    x = nets.batches()[0]
+    with torch.no_grad():
+        return float((stages.quantized_bc[0](x) - stages.float(x)).abs().mean())
+
+
+def test_advice_reaches_the_gemm_behind_the_port(build: Any) -> None:
+    stages = build(Wide, qconfig_setter=setter_of())
+    with pytest.raises(AssertionError) as caught:
+        assert_sensitivity_below(stages.calib, nets.batches()[0], limit=1e-3)
+    advice = caught.value.qtune_result.advice
+    assert caught.value.qtune_result.where == "_generated_add_0 output"
+    line = 'ModuleNameTemplate({"_generated_add_0": qint16, "head": {"input": qint16}})'
+    assert line in advice
+    assert gap(build(Wide, qconfig_setter=setter_of(advice))) < gap(stages) / 4
+
+
+def test_advice_for_one_operand_of_a_matmul_leaves_the_other(build: Any) -> None:
+    calib = build(Product).calib
+    port = next(p for p in ports(calib) if p.name == "_generated_add_0 output")
+    assert template_line(calib, port) == (
+        'ModuleNameTemplate({"_generated_add_0": qint16, '
+        '"_generated_matmul_0": {"input": [qint16, qint8]}})'
+    )
+    setter = setter_of(template_line(calib, port), {"": qint8})
+    again = build(Product, qconfig_setter=setter).calib
+    assert not any(p.name == "_generated_matmul_0 input-0" for p in ports(again))
+
+
+def test_advice_for_a_weight_names_the_weight(build: Any) -> None:
+    class Weight(nn.Conv2d):
+        pass
+
+    model = Weight(3, 4, 1)
+    with torch.no_grad():
+        model.weight[:, 0] = 400.0  # all other weights of the channel round to zero
+    stages = Stages(nn.Sequential(model), nets.batches, march="nash-e")
+    with pytest.raises(AssertionError) as caught:
+        assert_sensitivity_below(stages.calib, nets.batches()[0], limit=1e-3)
+    weight = next(p for p in ports(stages.calib) if p.kind == "weight")
+    assert template_line(stages.calib, weight) == 'ModuleNameTemplate({"0": {"weight": qint16}})'
+    assert "ModuleNameTemplate" in caught.value.qtune_result.advice
+
+
+def test_clipped_port_is_told_to_widen_its_range(stages: Stages) -> None:
+    loud = 5 * nets.batches()[0]  # far outside the calibrated range
+    with pytest.raises(AssertionError) as caught:
+        assert_sensitivity_below(stages.calib, loud, limit=0.01)
+    advice = caught.value.qtune_result.advice
+    assert "is mostly clipped" in advice
+    assert "int16 does not help" in advice
+    assert "to qint16" not in advice
+    assert re.search(r'ModuleNameTemplate\(\{"\w+": \{"threshold": [\d.]+\}\}\)', advice)
+
+
+def test_march_without_int16_gets_no_advice_to_use_it() -> None:
+    stages = Stages(nn.Sequential(nn.Conv2d(3, 4, 1)), nets.batches, march="bernoulli2")
+    with pytest.raises(AssertionError, match="bernoulli2 takes no int16 activation"):
+        assert_sensitivity_below(stages.calib, nets.batches()[0], metric="L1", limit=1e-6)
+
+
+def test_advice_on_an_input_of_its_own_names_it_and_its_producer(build: Any) -> None:
+    default = [qs.ModuleNameTemplate({"": qint8, "_generated_add_0": qint16})]
+    setter = qs.QconfigSetter(get_qconfig(), [*default, qs.ConvDtypeTemplate()])
+    calib = build(Wide, qconfig_setter=setter).calib
+    port = next(p for p in ports(calib) if p.name == "head input-0")
+    assert template_line(calib, port) == 'ModuleNameTemplate({"head": {"input": qint16}})'
+
+
+def test_limit_is_printed_with_all_its_digits(stages: Stages) -> None:
+    x = nets.batches()[0]
+    with pytest.raises(AssertionError, match=r"limit >= 0\.9999999\n"):
+        assert_sensitivity_below(stages.calib, x, metric="COSINE", limit=0.9999999)

@@ -263,3 +263,13 @@ def test_bad_arguments(factory: Any, data: Any, text: str) -> None:
 def test_one_tensor_is_one_batch() -> None:
     x = nets.batches()[0]
     assert len(Stages(nets.make(), x, march="nash-e").batches) == 1
+
+
+def test_labelled_batches_calibrate_on_their_inputs() -> None:
+    plain = nets.batches()
+    labelled = [[x, torch.zeros(len(x))] for x in plain]
+    given = Stages(nets.make(), labelled, march="nash-e").batches
+    assert all(torch.equal(b.args[0], x) for b, x in zip(given, plain, strict=True))
+    wrong = Stages(nets.make(), [plain[0], qtune.Inputs(*plain[:2])], march="nash-e")
+    with pytest.raises(ArgumentError, match="Stages: calibration: batch 1: .*too many positional"):
+        _ = wrong.batches

@@ -148,13 +148,17 @@ class QATOp(nn.Module):
         return result.to(values[0].dtype)
 
     def quantize_weight(self, weight: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tensor:
-        """Fake-quantize the weight, one scale per real output channel."""
+        """Fake-quantize the weight, one scale per real output channel.
+
+        Quantized weights are contiguous, as in the exported file: a float sum over other strides
+        has other last bits.
+        """
         if self.weight_fake_quant is None:
             return weight
         groups = self.weight_groups(attrs)
         view = self.weight_fake_quant(channel_view(weight, groups))
         quantized: torch.Tensor = channel_unview(view, groups)
-        return quantized
+        return quantized.contiguous() if fake_quantizes(self.weight_fake_quant) else quantized
 
     def weight_groups(self, attrs: Mapping[str, Any]) -> int:
         """Groups that the weight's channel axis must be unfolded by (``OpSpec.weight_groups``)."""

@@ -1,4 +1,4 @@
-"""identity: what passes a tensor on (nn.Identity, contiguous, clone, detach)."""
+"""identity: what passes a tensor on (nn.Identity, contiguous, clone, detach, float of a float)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from qtune.ops.kernel import (
     Operand,
     Value,
 )
+from qtune.ops.quant.casting import KIND, bind_float, bind_to, bind_type_as
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, ModuleTarget, OpSpec, Rule, Sample
 
@@ -46,6 +47,8 @@ def _float_kernel(
         return input
     if kind == "detach":
         return input.detach()
+    if kind == KIND:
+        return input.float()
     layout = {} if memory_format is None else {"memory_format": memory_format}
     return input.contiguous(**layout) if kind == "contiguous" else input.clone(**layout)
 
@@ -85,6 +88,9 @@ register(
             MethodTarget("contiguous", _bind_copy("contiguous")),
             MethodTarget("detach", _bind_detach),
             MethodTarget("detach_", _bind_detach),
+            MethodTarget("float", bind_float),
+            MethodTarget("to", bind_to),
+            MethodTarget("type_as", bind_type_as),
         ),
         float_kernel=_float_kernel,
         lower=_lower,
