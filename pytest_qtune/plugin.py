@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_qtune import options, rerun
+from pytest_qtune import frames, options, rerun
 from pytest_qtune.fixtures import MARKED_MARCH, qtune_stages
 from pytest_qtune.session import QtuneSession
 
@@ -139,8 +139,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Move what was collected onto the report and its JUnit properties."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, Any]:
+    """Move what was collected onto the report and its JUnit properties; shorten the traceback."""
+    frames.shorten(item.config, call.excinfo)
     report = yield
     results = item.stash.get(RESULTS, None)
     if results:

@@ -26,6 +26,7 @@ class QtuneSession:
         self.config = config
         self.active = bool(config.getoption("qtune"))
         self.tests: list[dict[str, Any]] = []
+        self.others: list[dict[str, str]] = []
         self.crashed: list[str] = []
         self.artefacts: dict[str, int] = {}
 
@@ -39,6 +40,8 @@ class QtuneSession:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect what a test left on its report."""
         results = getattr(report, "qtune", None)
+        if report.failed and (results is None or (results and all(r["ok"] for r in results))):
+            self.others.append({"nodeid": report.nodeid, "error": _error(report)})
         if results is None:
             return
         entry = {
@@ -51,6 +54,11 @@ class QtuneSession:
         if hasattr(report, "wasxfail"):
             entry["outcome"] = "xfailed" if report.skipped else "xpassed"
         self.tests.append(entry)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that can't be collected is a failure of the run too."""
+        if report.failed:
+            self.others.append({"nodeid": report.nodeid, "error": _error(report)})
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -108,14 +116,20 @@ class QtuneSession:
         return {
             "schema": SCHEMA,
             "tests": sorted(self.tests, key=lambda t: str(t["nodeid"])),
-            "totals": summary.totals(self.tests),
+            "totals": self._totals(),
+            "other_failures": sorted(self.others, key=lambda t: t["nodeid"]),
             "crashed_workers": self.crashed,
             "artefacts": self.artefacts,
             "settings": {
-                "march": options.get(self.config, "march"),
+                "march": options.get(self.config, "march") or summary.marches(self.tests),
                 "threads": options.threads(self.config),
             },
         }
+
+    def _totals(self) -> dict[str, int]:
+        from pytest_qtune import summary
+
+        return summary.totals(self.tests) | {"other_failures": len(self.others)}
 
     def plain_data(self) -> dict[str, Any]:
         """``data()`` with NaN and infinities as strings, for JSON."""
@@ -140,7 +154,7 @@ class QtuneSession:
         from pytest_qtune import summary
 
         if self.active:
-            facts = {**summary.totals(self.tests), **self.data()["settings"]}
+            facts = {**self._totals(), **self.data()["settings"]}
             for name, value in facts.items():
                 xml.add_global_property(f"qtune.{name}", value)
         for _, result in summary.pairs(self.tests if mode == "suite" else ()):
@@ -148,10 +162,15 @@ class QtuneSession:
                 xml.add_global_property(f"qtune.{result['model']}.{result['check']}.{key}", value)
 
 
-def _error(report: pytest.TestReport) -> str:
-    """The first line of what a test failed with."""
+def _error(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The first line of what a test failed with; with the next one where it announces a list."""
     from pytest_qtune.plain import plain_text
 
     crash = getattr(report.longrepr, "reprcrash", None)
-    lines = str(getattr(crash, "message", "") or "").splitlines()
-    return plain_text(lines[0]) if report.failed and lines else ""
+    message = str(getattr(crash, "message", "") or report.longrepr or "")
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if not report.failed or not lines:
+        return ""
+    if crash is None:  # an error of collection is a text that ends with the reason
+        lines = lines[-1:]
+    return plain_text(" ".join(lines[: 2 if lines[0].endswith(":") else 1]))

@@ -40,6 +40,12 @@ def totals(tests: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     }
 
 
+def marches(tests: Iterable[Mapping[str, Any]]) -> str:
+    """The marches that the models under test were made for, or that nobody but them knows."""
+    found = {str(r["provenance"].get("march") or "") for _, r in pairs(tests)} - {""}
+    return ", ".join(sorted(found)) or "set by the tests"
+
+
 def line(counts: Mapping[str, int]) -> str:
     """``qtune: 3 checks on 1 model(s), 1 failed``."""
     text = (
@@ -50,4 +56,6 @@ def line(counts: Mapping[str, int]) -> str:
         text += f", {counts['caught']} failed as their tests expect"
     if counts["errors"]:
         text += f", {counts['errors']} test(s) failed without a check"
+    if counts.get("other_failures"):
+        text += f", {counts['other_failures']} other test(s) failed"
     return text

@@ -15,7 +15,7 @@ _ORDER = {"FAIL": 0, "caught": 1, "ok": 2}
 
 def write(terminal: TerminalReporter, data: dict[str, Any]) -> None:
     """Write the tables, or one line under ``-q``."""
-    line = summary.line(summary.totals(data["tests"]))
+    line = summary.line(data["totals"])
     if terminal.config.getoption("verbose") < 0:
         terminal.write_line(line)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import onnx_ir as ir
@@ -45,7 +46,7 @@ class Program:
         self.saturation: dict[str, int] = {}
         self.plan: Plan = build_plan(nodes, inputs, outputs, strategy)
         self._by_op = {
-            step.result.op: node.outputs[0]
+            step.result.op: tuple(node.outputs)
             for step, node in zip(self.plan.steps, nodes, strict=True)
             if step.result is not None
         }
@@ -71,10 +72,13 @@ class Program:
             _log.warning("%s: %d accumulator elements left int32 and were clamped", op, elements)
         return outputs
 
-    def _watcher(self, observe: Observer) -> Callable[[ResultInfo, Any], None]:
-        def watch(info: ResultInfo, slot: Any) -> None:
-            tensor = self.strategy.leave(self._by_op[info.op], slot)
-            observe(info.op, op_result(info, tensor))
+    def _watcher(self, observe: Observer) -> Callable[[ResultInfo, Sequence[Any]], None]:
+        def watch(info: ResultInfo, slots: Sequence[Any]) -> None:
+            values = self._by_op[info.op]
+            for index, (value, slot) in enumerate(zip(values, slots, strict=True)):
+                name = info.op if index == 0 else f"{info.op}:{index}"  # as producer_key has it
+                result = op_result(replace(info, op=name), self.strategy.leave(value, slot))
+                observe(name, result)
 
         return watch
 

@@ -135,10 +135,10 @@ def result_info(node: ir.Node) -> ResultInfo:
 def execute(
     plan: Plan,
     inputs: Sequence[Any],
-    watch: Callable[[ResultInfo, Any], None] | None = None,
+    watch: Callable[[ResultInfo, Sequence[Any]], None] | None = None,
     saturated: dict[str, int] | None = None,
 ) -> list[Any]:
-    """Run the steps on ``inputs`` (slot form); ``watch`` gets each operator's result.
+    """Run the steps on ``inputs`` (slot form); ``watch`` gets each operator's results.
 
     ``saturated`` collects, by operator, how many accumulator elements were clamped.
     """
@@ -153,7 +153,7 @@ def execute(
         for slot, value in zip(step.outputs, results, strict=True):
             slots[slot] = value
         if watch is not None and step.result is not None:
-            watch(step.result, results[0])
+            watch(step.result, results)
         for slot in step.frees:
             slots[slot] = None
     return [slots[slot] for slot in plan.outputs]

@@ -26,7 +26,7 @@ def run_page(data: Mapping[str, Any]) -> str:
         for result in test["results"]:
             entry = {**result, "test": test["nodeid"], "mark": _mark(test, result)}
             models.setdefault(result["model"], []).append(entry)
-    sections = [_summary(models), *_without_checks(data["tests"])]
+    sections = [_summary(models), *_without_checks(data)]
     if data["crashed_workers"]:
         sections.append(Section("Crashed workers", text=data["crashed_workers"]))
     sections += [_model(name, models[name]) for name in sorted(models)]
@@ -45,6 +45,8 @@ def _mark(test: Entry, result: Entry) -> str:
 def _subtitle(totals: Mapping[str, int]) -> str:
     if totals["failed"] or totals["errors"]:
         return "Some checks failed."
+    if totals.get("other_failures"):
+        return "No check failed, but other tests of this run did."
     return "All checks passed." if totals["checks"] else "No check was made."
 
 
@@ -59,6 +61,8 @@ def _tiles(totals: Mapping[str, int]) -> list[Tile]:
         tiles.append(Tile(str(totals["caught"]), "failed, as their tests expect"))
     if errors:
         tiles.append(Tile(str(errors), "tests failed without a check", "bad"))
+    if others := totals.get("other_failures"):
+        tiles.append(Tile(str(others), "other tests failed", "bad"))
     return tiles
 
 
@@ -91,11 +95,19 @@ def _summary(models: Mapping[str, Sequence[Entry]]) -> Section:
     return Section("Summary", tables=[table])
 
 
-def _without_checks(tests: Sequence[Entry]) -> Iterator[Section]:
-    rows = [{"test": t["nodeid"], "error": t["error"]} for t in tests if not t["results"]]
-    if rows:
-        table = Table(("test", "error"), rows, wrap=("test", "error"))
-        yield Section("Tests that failed before they made a check", tables=[table])
+def _without_checks(data: Mapping[str, Any]) -> Iterator[Section]:
+    """Failures that are no failed check."""
+    found = {
+        "Tests that failed before they made a check": [
+            test for test in data["tests"] if not test["results"]
+        ],
+        "Other tests that failed": data.get("other_failures", ()),
+    }
+    for title, tests in found.items():
+        rows = [{"test": test["nodeid"], "error": test["error"]} for test in tests]
+        if rows:
+            table = Table(("test", "error"), rows, wrap=("test", "error"))
+            yield Section(title, tables=[table])
 
 
 def _model(name: str, entries: Sequence[Entry]) -> Section:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 
@@ -76,3 +78,44 @@ def test_failure_that_its_test_expects_is_no_failure_of_the_run(project: pytest.
             "qtune: 2 checks on 1 model(s), 0 failed, 2 failed as their tests expect",
         ]
     )
+
+
+LISTED = """
+    import pytest
+    from checks import check
+
+    def test_good():
+        check(True, got="0.2")
+
+    def test_listed():
+        raise ValueError("1 operator(s) can't be exported:\\n\\n  head: reason\\n  tail: reason")
+"""
+
+
+def test_an_error_that_announces_a_list_is_shown_with_its_first_item(
+    project: pytest.Pytester,
+) -> None:
+    project.makepyfile(test_net=LISTED)
+    project.runpytest("--qtune", "--qtune-json=q.json")
+    data = json.loads((project.path / "q.json").read_text())
+    (other,) = data["other_failures"]
+    assert other["nodeid"] == "test_net.py::test_listed"
+    assert other["error"] == "ValueError: 1 operator(s) can't be exported: head: reason"
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_other_failed_tests_of_the_run_are_counted(project: pytest.Pytester, workers: str) -> None:
+    project.makepyfile(test_net=LISTED)
+    result = project.runpytest("--qtune", "--qtune-html=q.html", "-n", workers)
+    result.stdout.fnmatch_lines(["qtune: 1 checks on 1 model(s), 0 failed, 1 other test(s) failed"])
+    page = (project.path / "q.html").read_text()
+    assert "All checks passed." not in page
+    assert "No check failed, but other tests of this run did." in page
+
+
+def test_a_file_that_cannot_be_collected_is_counted(project: pytest.Pytester) -> None:
+    project.makepyfile(test_broken="import nothing_of_this_name")
+    project.runpytest("--qtune", "--qtune-json=q.json", "--continue-on-collection-errors")
+    data = json.loads((project.path / "q.json").read_text())
+    assert data["totals"]["other_failures"] == 1
+    assert "nothing_of_this_name" in data["other_failures"][0]["error"]
