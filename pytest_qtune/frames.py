@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import pytest
 
-_STDLIB = sysconfig.get_path("stdlib")
+_STDLIB = str(Path(os.__file__).parent)
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -20,17 +22,42 @@ def shorten(config: pytest.Config, excinfo: pytest.ExceptionInfo[BaseException] 
     """
     if excinfo is None or not _is_ours(excinfo.value) or _wants_all(config):
         return
+    short = _without_library(excinfo.tb)
+    if short is not None:  # the exception keeps the whole one, for debuggers
+        excinfo.traceback = type(excinfo.traceback)(short)
+    for cause in _causes(excinfo.value):  # pytest reads theirs from the exceptions themselves
+        cause.__traceback__ = _without_library(cause.__traceback__) or cause.__traceback__
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What led to ``error``, as Python prints it."""
+    seen = {id(error)}
+    current: BaseException | None = error
+    while current is not None:
+        suppressed = current.__suppress_context__
+        current = current.__cause__ or (None if suppressed else current.__context__)
+        if current is None or id(current) in seen:
+            return
+        seen.add(id(current))
+        yield current
+
+
+def _without_library(whole: TracebackType | None) -> TracebackType | None:
+    """A copy of the chain without our frames, and without installed ones behind the first."""
     inside = False
     kept = []
     folders = _folders()
-    for entry in excinfo.traceback:
-        path = str(entry.path)
+    while whole is not None:
+        path = whole.tb_frame.f_code.co_filename
         ours = path.startswith(folders)
         inside = inside or ours
         if not (ours or (inside and _is_installed(path))):
-            kept.append(entry)
-    if kept:
-        excinfo.traceback = type(excinfo.traceback)(kept)
+            kept.append(whole)
+        whole = whole.tb_next
+    short: TracebackType | None = None
+    for item in reversed(kept):
+        short = TracebackType(short, item.tb_frame, item.tb_lasti, item.tb_lineno)
+    return short
 
 
 def _is_ours(error: BaseException) -> bool:

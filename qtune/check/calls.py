@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
+from qtune.capture.guards import is_guard
 from qtune.capture.inputs import Inputs
 from qtune.capture.leaf import is_leaf
 from qtune.nn.float_mode import all_float
@@ -19,9 +20,13 @@ from qtune.nn.qat.op import QATOp
 def call_counts(model: PreparedModel, inputs: Inputs) -> dict[str, int]:
     """Runs of every operator, and of every float layer that is no operator, on ``inputs``.
 
-    The model runs once, in float, and is left as it was: states, flags, hooks, random state.
+    The model runs once, in float, and is left as it was: states, flags, hooks, random state. A
+    model whose forward took a branch for training can't run in eval mode; its recorded calls are
+    counted.
     """
     modules = dict(countable(model))
+    if _is_for_training(model):
+        return _recorded_counts(model, modules)
     calls: Counter[str] = Counter()
     handles: list[Any] = []
 
@@ -37,6 +42,27 @@ def call_counts(model: PreparedModel, inputs: Inputs) -> dict[str, int]:
         for handle in handles:
             handle.remove()
     return {name: calls[name] for name in modules}
+
+
+def _is_for_training(model: PreparedModel) -> bool:
+    """Whether a guard of the graph holds in training mode only."""
+    for node in model.graph.nodes:
+        flag = node.args[0] if is_guard(node) else None
+        if not isinstance(flag, fx.Node) or flag.op != "get_attr" or node.args[1] is not True:
+            continue
+        if str(flag.target).rpartition(".")[2] == "training":
+            return True
+    return False
+
+
+def _recorded_counts(model: PreparedModel, modules: Mapping[str, nn.Module]) -> dict[str, int]:
+    """Calls in the graph, each of which runs once."""
+    calls = Counter(
+        id(model.get_submodule(str(node.target)))
+        for node in model.graph.nodes
+        if node.op == "call_module"
+    )
+    return {name: calls[id(module)] for name, module in modules.items()}
 
 
 def countable(model: PreparedModel) -> Iterator[tuple[str, nn.Module]]:

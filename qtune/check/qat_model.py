@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 FLOAT32 = "torch.float32"
 NO_QCONFIG = "qconfig = None"
+_FLOAT_RESULT = "activation is None. Maybe output layer?"
+"""Of a GEMM without output fake-quantize; normal where it is the model's high-precision output."""
 OUTPUT_COLUMNS = ("Module Name", "Module Type", "Input dtype", "out dtype", "ch_axis", "observer")
 WEIGHT_COLUMNS = ("Module Name", "Module Type", "weight dtype", "ch_axis", "observer")
 MESSAGE_COLUMNS = ("Module Name", "Module Type", "Msg")
@@ -58,11 +60,12 @@ class WeightConfig:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something to look at."""
+    """Something to look at. ``normal``: in the file only, not on the screen."""
 
     name: str
     type: str
     text: str
+    normal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,8 @@ class CheckReport:
         parts = list(self._unfused_text())
         if any(count != 1 for count in self.call_counts.values()):
             parts.append(self._calls_text())
-        return "\n\n".join([*parts, *self._messages_text()])
+        odd = [message for message in self.messages if not message.normal]
+        return "\n\n".join([*parts, *_messages_text(odd)])
 
     def _sections(self) -> Iterator[str]:
         yield from self._unfused_text()
@@ -124,7 +128,7 @@ class CheckReport:
         weights = [(w.name, w.type, w.dtype, w.ch_axis, w.observer) for w in self.weights]
         if weights:
             yield "Weight qconfig:\n" + text_table(weights, WEIGHT_COLUMNS)
-        yield from self._messages_text()
+        yield from _messages_text(self.messages)
         if self.float_ops:
             table = text_table(self.float_ops, ("name", "op", "reason"))
             yield f"These operators stay float:\n{table}"
@@ -138,12 +142,6 @@ class CheckReport:
             rows = [(name, self.types.get(name, "")) for name in item.names]
             table = text_table(rows, ("name", "type"), style="plain")
             yield f"Fusable modules are listed below:\n{table}\n{item.reason}"
-
-    def _messages_text(self) -> Iterator[str]:
-        if self.messages:
-            messages = [(m.name, m.type, m.text) for m in self.messages]
-            head = "Please check if these OPs qconfigs are expected..\n"
-            yield head + text_table(messages, MESSAGE_COLUMNS)
 
     def _calls_text(self) -> str:
         odd = {name: count for name, count in self.call_counts.items() if count != 1}
@@ -205,6 +203,13 @@ def _report(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
     )
 
 
+def _messages_text(messages: Sequence[Message]) -> Iterator[str]:
+    if messages:
+        rows = [(m.name, m.type, m.text) for m in messages]
+        head = "Please check if these OPs qconfigs are expected..\n"
+        yield head + text_table(rows, MESSAGE_COLUMNS)
+
+
 def _type(op: QATOp) -> str:
     return str(type(op))
 
@@ -252,9 +257,14 @@ def _messages(
     model: PreparedModel, ops: Mapping[str, QATOp], configs: Mapping[str, OutputConfig]
 ) -> Iterator[Message]:
     groups = {op.name: str(node.meta.get("group") or op.name) for node, op in model.operators()}
+    plans = {} if model.resolution is None else model.resolution.plans
+    high_precision = {name for name, plan in plans.items() if plan.high_precision}
+    high_precision |= {name for name, group in groups.items() if group in high_precision}
     for name, op in ops.items():
         texts = list(_texts(op, configs[name], configs[groups[name]]))
-        yield from (Message(name, _type(op), text) for text in texts)
+        for text in texts:
+            normal = text == _FLOAT_RESULT and name in high_precision
+            yield Message(name, _type(op), text, normal)
 
 
 def _texts(op: QATOp, config: OutputConfig, last: OutputConfig) -> Iterator[str]:
@@ -269,4 +279,4 @@ def _texts(op: QATOp, config: OutputConfig, last: OutputConfig) -> Iterator[str]
         listed = ", ".join(sorted(inputs))
         yield f"input dtype [{listed}] is not same with out dtype {config.out_dtype}"
     if op.spec.fuse is FuseRole.GEMM and inputs and last.ch_axis == NO_QCONFIG:
-        yield "activation is None. Maybe output layer?"
+        yield _FLOAT_RESULT

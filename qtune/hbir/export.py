@@ -30,6 +30,7 @@ from qtune.hbir.ports import Ports, bind_inputs, descriptions, texts
 from qtune.hbir.structure import describe
 from qtune.hbir.verify import verify
 from qtune.nn.qat import iter_stubs
+from qtune.quantizers.scope import uncalibrated_text
 
 _log = logging.getLogger(__name__)
 
@@ -96,8 +97,11 @@ def _check_scales(model: nn.Module) -> None:
     missing = [f"{op} ({kind})" for op, kind, fq in iter_stubs(model) if not bool(fq.observed)]
     if missing:
         raise NotCalibratedError(
-            f"export: {len(missing)} fake-quantize(s) never saw data: {', '.join(missing)}. "
-            "Calibrate the prepared model (not the float one) on data that reaches them"
+            uncalibrated_text(
+                "export: ",
+                missing,
+                "Calibrate the prepared model (not the float one) on data that reaches them.",
+            )
         )
 
 

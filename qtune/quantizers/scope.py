@@ -16,6 +16,9 @@ from qtune.errors import NotCalibratedError
 
 _current: ContextVar[ForwardScope | None] = ContextVar("qtune_forward_scope", default=None)
 
+_IN_FIRST_LINE = 5
+"""Most names in the first line of the error."""
+
 
 @dataclass(slots=True)
 class ForwardScope:
@@ -52,10 +55,18 @@ def forward_scope() -> Iterator[ForwardScope]:
 
 def not_calibrated(names: Sequence[str]) -> NotCalibratedError:
     """The error for fake-quantizes that were asked to quantize and never saw data."""
-    listed = ", ".join(dict.fromkeys(names))
-    return NotCalibratedError(
-        f"nothing is calibrated for: {listed}. These fake-quantizes never saw data and have no "
-        "scale. Call set_fake_quantize(model, FakeQuantState.CALIBRATION), run calibration data "
-        "through the prepared model itself (not through the float model), then set VALIDATION; "
-        "or load the state of a calibrated model."
+    advice = (
+        "Call set_fake_quantize(model, FakeQuantState.CALIBRATION), run calibration data through "
+        "the prepared model itself (not through the float model), then set VALIDATION; or load the "
+        "state of a calibrated model."
     )
+    return NotCalibratedError(uncalibrated_text("", list(dict.fromkeys(names)), advice))
+
+
+def uncalibrated_text(where: str, names: Sequence[str], advice: str) -> str:
+    """The message about ``names``: advice and the first few in one line, then all of them."""
+    more = len(names) - _IN_FIRST_LINE
+    shown = ", ".join(names[:_IN_FIRST_LINE]) + (f" and {more} more" if more > 0 else "")
+    text = f"{where}nothing is calibrated for: {shown}. They never saw data and have no scale. "
+    text += advice
+    return text if more <= 0 else "\n".join([f"{text} All of them:", *(f"  {n}" for n in names)])

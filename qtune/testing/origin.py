@@ -45,8 +45,12 @@ def origin_of(model: Any, name: str | None = None) -> Origin:
 
 
 def sources_of(model: Any) -> dict[str, str]:
-    """The line of code of each operator of a prepared model; empty for any other."""
+    """The lines of code that call each operator of a prepared model; empty for any other."""
     operators = getattr(model, "operators", None)
     if not callable(operators):
         return {}
-    return {op.name: str(node.meta.get("source") or "") for node, op in operators()}
+    found: dict[str, dict[str, None]] = {}
+    for node, op in operators():
+        source = str(node.meta.get("source") or "")
+        found.setdefault(op.name, {}).update({source: None} if source else {})
+    return {name: ", ".join(lines) for name, lines in found.items()}

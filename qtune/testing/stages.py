@@ -111,6 +111,11 @@ class Stages:
         with _seeded():
             given = self._calibration() if callable(self._calibration) else self._calibration
             items: Any = [given] if isinstance(given, Tensor | Inputs) else given
+            if not isinstance(items, Iterable):
+                raise ArgumentError(
+                    "Stages: calibration must be an iterable of inputs, or a callable that gives "
+                    f"one, but got {items!r} (type={type(items).__name__})"
+                )
             batches = [
                 batch_to_inputs(item, self.float, index, "Stages: calibration", ArgumentError)
                 for index, item in enumerate(items)

@@ -92,7 +92,8 @@ def test_a_batch_that_forward_does_not_take_is_named_with_its_index() -> None:
     with pytest.raises(
         PrepareError,
         match=r"loader: batch 4: a list: Inputs\(Tensor\[1, 3\], .* came, but forward takes "
-        r"\(x, mask\) \(too many positional arguments\); .*qtune.Inputs\(x\) for x, label in loader",
+        r"\(x, mask\) \(too many positional arguments\); .*"
+        r"qtune.Inputs\(x\) for x, label in loader",
     ):
         batch_to_inputs([x, x, x], TwoArguments(), 4, "loader")
     with pytest.raises(PrepareError, match=r"missing a required .*'mask'"):

@@ -187,7 +187,10 @@ HEAD = ("_input_1_quant", "roi weight", "roi", "_generated_tanh_0")
 
 
 def listed(message: str) -> list[str]:
-    return message.removeprefix("nothing is calibrated for: ").split(". ")[0].split(", ")
+    first, *others = message.split("\n")
+    if others:  # the first line has the first few only
+        return [line.strip() for line in others]
+    return first.removeprefix("nothing is calibrated for: ").split(". ")[0].split(", ")
 
 
 def test_calibrating_the_float_model_by_mistake_is_an_error() -> None:

@@ -56,3 +56,21 @@ def test_nothing_is_left_on_a_model_that_fails() -> None:
     with pytest.raises(Exception, match=r".+"):
         call_counts(model, as_inputs(torch.rand(2, 5)))
     assert not any(m._forward_hooks for m in model.modules())
+
+
+class Aware(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.unused = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return self.conv(y) if self.training else y
+
+
+def test_a_model_recorded_in_training_is_counted_in_its_training_branch() -> None:
+    x = torch.randn(1, 3, 4, 4)
+    counts = call_counts(prepare(Aware().train(), x), as_inputs(x))
+    assert (counts["conv"], counts["unused"]) == (2, 0)
+    counts = call_counts(prepare(Aware().eval(), x), as_inputs(x))
+    assert (counts["conv"], counts["unused"]) == (1, 0)

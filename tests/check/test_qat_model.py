@@ -182,3 +182,11 @@ def test_the_facade_serves_the_toolchains_path() -> None:
     from qtune.utils.check_model import check_qat_model as served
 
     assert served is check_qat_model
+
+
+def test_a_high_precision_output_of_the_model_is_in_the_file_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = check_qat_model(prepare(Clean().eval(), X), X)
+    assert "activation is None. Maybe output layer?" in str(report)
+    assert capsys.readouterr().out == ""

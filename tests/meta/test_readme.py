@@ -1,4 +1,7 @@
-"""Every command block of README and examples runs: python here, sh in ``.ci/run``."""
+"""Every command block of README and examples runs: python here, sh in ``.ci/run``.
+
+The python blocks of a docs page that says so are one file.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import pytest
 from .conftest import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
+JOINED = [ROOT / "docs" / "getting-started.md", ROOT / "docs" / "qconfig.md"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 PRELUDE = """
 import torch
@@ -44,15 +48,29 @@ def commands(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize(("where", "text"), [pytest.param(w, t, id=w) for w, t in blocks("python")])
 def test_python_blocks_run(where: str, text: str, tmp_path: Path) -> None:
-    env = {**os.environ, "QTUNE_RUN_DIR": ""}
     if "def test_" in text:
         (tmp_path / "test_block.py").write_text(PRELUDE + text)
-        command = [sys.executable, "-m", "pytest", "--qtune", "-q", "-p", "no:cacheprovider", "."]
+        run_in(tmp_path, "-m", "pytest", "--qtune", "-q", "-p", "no:cacheprovider", ".")
     else:
         (tmp_path / "block.py").write_text(text)
-        command = [sys.executable, "block.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
+        run_in(tmp_path, "block.py")
+
+
+def run_in(folder: Path, *command: str) -> None:
+    env = {**os.environ, "QTUNE_RUN_DIR": ""}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, env=env
+    )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in JOINED])
+def test_python_blocks_of_a_page_are_one_file(page: Path, tmp_path: Path) -> None:
+    text = "".join(text for kind, text in FENCE.findall(page.read_text()) if kind == "python")
+    (tmp_path / "test_page.py").write_text(text)
+    run_in(tmp_path, "test_page.py")
+    if "def test_" in text:
+        run_in(tmp_path, "-m", "pytest", "--qtune", "-q", "-p", "no:cacheprovider", ".")
 
 
 def known_to_ci() -> set[str]:

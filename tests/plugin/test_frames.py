@@ -48,8 +48,8 @@ def test_line_of_the_model_stays(pytester: pytest.Pytester) -> None:
 
         def test_model():
             from qtune.quantization import prepare
-            import qtune
-            with qtune.march("nash-e"):
+            from qtune.march import march
+            with march("nash-e"):
                 prepare(Net(), torch.ones(1))
         """
     )
@@ -72,3 +72,25 @@ def test_errors_of_others_keep_all_frames(pytester: pytest.Pytester) -> None:
         """
     )
     assert "stages.py" in pytester.runpytest().stdout.str()
+
+
+def test_cause_is_shown_at_the_line_of_the_model(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import torch
+        from torch import nn
+        from qtune.testing import Stages
+
+        class Net(nn.Module):
+            def forward(self, x):
+                return x @ x
+
+        def test_shapes():
+            Stages(Net, [torch.ones(2, 3)], march="nash-e").calib
+        """
+    )
+    text = pytester.runpytest().stdout.str()
+    assert "return x @ x" in text
+    assert "direct cause" in text
+    assert "capture/" not in text
+    assert "site-packages" not in text

@@ -67,6 +67,7 @@ def test_run_data_is_on_the_suite_with_the_flag(project: pytest.Pytester) -> Non
         "qtune.failed": "1",
         "qtune.caught": "0",
         "qtune.errors": "0",
+        "qtune.other_failures": "0",
         "qtune.march": "nash-e",
         "qtune.threads": "1",
     }
@@ -96,3 +97,22 @@ def test_assertions_of_fixtures_belong_to_their_test(pytester: pytest.Pytester) 
     assert found["test_first"]["qtune.v"] == "1"
     assert found["test_first"]["qtune.w"] == "2"
     assert found["test_second"] == {}
+
+
+def test_march_given_in_the_tests_is_that_of_the_models(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from qtune.testing.record import conclude
+        from qtune.testing.result import AssertionResult
+
+        def test_two():
+            for march in ("nash-m", "nash-e", ""):
+                facts = {"march": march}
+                conclude(AssertionResult("a", "m", True, "x", "1", "2", provenance=facts))
+        """
+    )
+    assert properties(pytester, "--qtune")["suite"]["qtune.march"] == "nash-e, nash-m"
+
+
+def test_march_that_nobody_names_is_set_by_the_tests(project: pytest.Pytester) -> None:
+    assert properties(project, "--qtune")["suite"]["qtune.march"] == "set by the tests"

@@ -44,6 +44,7 @@ def test_every_mode_gives_the_same_report(project: pytest.Pytester, args: tuple[
         "caught": 0,
         "checks": 2,
         "errors": 0,
+        "other_failures": 0,
         "failed": 1,
         "models": 1,
     }

@@ -99,7 +99,8 @@ def test_what_stays_float_and_what_is_not_exported_names_its_line(
 def test_convert_names_the_line_of_the_model() -> None:
     p = prep(Block(), X, qconfig_setter=setter(act=qint16))
     calib(p, [X])
-    with pytest.raises(ConvertError, match=rf"fuse.conv \({line_of(Block.forward, 'act')}, in fuse\): "):
+    line = line_of(Block.forward, "act")
+    with pytest.raises(ConvertError, match=rf"fuse.conv \({line}, in fuse\): "):
         compiler.convert(export(p, X), "bernoulli2")
 
 

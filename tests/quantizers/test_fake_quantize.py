@@ -117,7 +117,7 @@ def test_scope_collects_all_unobserved_names_and_raises_once():
         with forward_scope():
             return [fq(x) for fq in fqs]
 
-    with pytest.raises(NotCalibratedError, match="for: layer0, layer1, layer2\\. These"):
+    with pytest.raises(NotCalibratedError, match="for: layer0, layer1, layer2\\. They"):
         forward()
 
 

@@ -123,3 +123,14 @@ def test_run_without_checks_says_so() -> None:
     empty["tests"], empty["totals"]["errors"] = [], 0
     page = checked(run_page(empty))
     assert "No check was made." in page.text
+
+
+def test_page_shows_where_operators_come_from_and_other_failures() -> None:
+    data = run(result())
+    data["tests"][0]["results"][0]["layers"][0]["source"] = "net.py:12"
+    data["totals"]["other_failures"] = 1
+    data["other_failures"] = [{"nodeid": "t.py::test_b", "error": "ValueError: no"}]
+    page = checked(run_page(data))
+    assert "net.py:12" in page.text
+    assert "All checks passed." not in page.text
+    assert "ValueError: no" in page.text

@@ -226,3 +226,25 @@ def test_named_outputs(build: Any) -> None:
         stages.float, stages.quantized_bc, inputs=nets.batches()[0], min_cosine=0.9
     )
     assert [layer.name for layer in result.layers] == ["output map", "output scores"]
+
+
+def test_layers_name_the_line_of_the_model_that_they_come_from(stages: Stages) -> None:
+    result = assert_consistency(
+        stages.float, stages.quantized_bc, inputs=nets.batches()[0], per_layer=True, min_cosine=0.5
+    )
+    sources = {layer.name: layer.source for layer in result.layers}
+    assert sources["_generated_relu_0"].startswith("nets.py:")
+    line = next(layer for layer in result.layers if layer.name == "_generated_relu_0").line()
+    assert line.startswith(f"_generated_relu_0 ({sources['_generated_relu_0']}): ")
+
+
+def test_end_to_end_failure_says_how_to_find_the_operator(stages: Stages) -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_consistency(
+            stages.float, stages.quantized_bc, inputs=nets.batches()[0], min_cosine=0.9999999
+        )
+    text = str(caught.value)
+    assert "limit >= 0.9999999\n" in text
+    assert "worst of 1 bad outputs" in text
+    assert "bad layer" not in text
+    assert "run again with per_layer=True, or assert_sensitivity_below" in text

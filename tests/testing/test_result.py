@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from qtune.testing.limits import shortest
 from qtune.testing.record import conclude, conclude_all, drain
 from qtune.testing.result import AssertionResult, LayerResult, rerun_command
 
@@ -80,3 +81,17 @@ def test_rerun_command_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> No
     assert rerun_command() == "pytest 'tests/test_a.py::test_b[x y]'"
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     assert rerun_command() is None
+
+
+def test_result_prints_as_its_headline_or_its_message() -> None:
+    good, bad = result(ok=True), result(layers=3)
+    assert str(good) == good.headline
+    assert str(bad) == bad.message()
+    assert repr(bad) == f"<AssertionResult FAIL {bad.headline}>"
+
+
+@pytest.mark.parametrize(
+    ("bound", "text"), [(0.9999999, "0.9999999"), (1.0, "1"), (1e-6, "1e-06"), (0.1, "0.1")]
+)
+def test_limits_print_the_shortest_exact_text(bound: float, text: str) -> None:
+    assert shortest(bound) == text

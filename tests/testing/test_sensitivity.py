@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from qtune import qint8, qint16
 from qtune.analysis.ablation import ports
+from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError, ArgumentError
+from qtune.profiler.metric import Metric
 from qtune.quantization import get_qconfig
 from qtune.quantization import qconfig_setter as qs
 from qtune.testing import Stages, assert_sensitivity_below
-from qtune.testing.port_advice import template_line
+from qtune.testing.limits import Limit
+from qtune.testing.port_advice import port_advice, template_line
 
 from . import nets
 
@@ -186,3 +189,31 @@ def test_limit_is_printed_with_all_its_digits(stages: Stages) -> None:
     x = nets.batches()[0]
     with pytest.raises(AssertionError, match=r"limit >= 0\.9999999\n"):
         assert_sensitivity_below(stages.calib, x, metric="COSINE", limit=0.9999999)
+
+
+def test_ports_name_the_line_of_the_model_that_they_come_from(stages: Stages) -> None:
+    result = assert_sensitivity_below(stages.calib, nets.batches()[0], limit=100)
+    sources = {layer.name: layer.source for layer in result.layers}
+    assert sources["_generated_relu_0 output"].startswith("nets.py:")
+
+
+def test_advice_where_a_module_qconfig_rules_sends_there() -> None:
+    model = nets.make()
+    model.stem.qconfig = get_qconfig()
+    stages = Stages(model, nets.batches, march="nash-e")
+    port = next(p for p in ports(stages.calib) if p.name == "_input_0_quant output")
+    assert "ModuleNameTemplate" in advice_for(stages, port.name)
+    own = [p for p in ports(stages.calib) if p.name.startswith("_generated_relu_0")]
+    assert "which beats every template" in advice_for(stages, own[0].name)
+
+
+def test_advice_for_int16_does_not_ask_for_int16(build: Any) -> None:
+    setter = qs.QconfigSetter(get_qconfig(), [qs.ModuleNameTemplate({"": qint16})])
+    stages = build(nets.Net, qconfig_setter=setter)
+    assert "is qint16 already" in advice_for(stages, "_input_0_quant output")
+
+
+def advice_for(stages: Stages, name: str) -> str:
+    metric = Metric.get_metric("ATOL")
+    limit = Limit("ATOL", metric, 1e-9)
+    return port_advice(stages.calib, name, limit, Inputs(nets.batches()[0]), None)

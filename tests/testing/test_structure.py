@@ -50,3 +50,11 @@ def test_unprepared_model_is_refused(stages: Stages, check: Any) -> None:
         check(stages.float)
     with pytest.raises(ArgumentError, match=r"got qtune\.hbir\.module\.HbirModule"):
         check(stages.quantized_bc)
+
+
+def test_shared_operator_names_all_lines_that_call_it(build: Any) -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_no_shared_ops(build(nets.Shared).calib)
+    (bad,) = [layer for layer in caught.value.qtune_result.layers if not layer.ok]
+    first, second = bad.source.split(", ")
+    assert first != second
