@@ -94,8 +94,8 @@ def _range_advice(model: PreparedModel, port: Port, item: Inputs, shown: str) ->
     value = f"{absmax:.4g}" if kind == OUTPUT else f'{{"{kind}": {absmax:.4g}}}'
     return (
         f"{text} It covers {top:.4g}, these inputs reach {absmax:.4g}. Calibrate with data like "
-        f'them, or set the range: ModuleNameTemplate({{"{port.op.name}": {{"threshold": {value}}}}}'
-        ")."
+        "them, or set the range, behind the other templates:\n"
+        f'  ModuleNameTemplate({{"{port.op.name}": {{"threshold": {value}}}}})'
     )
 
 

@@ -160,7 +160,8 @@ def test_advice_for_a_weight_names_the_weight(build: Any) -> None:
     assert "ModuleNameTemplate" in caught.value.qtune_result.advice
 
 
-def test_clipped_port_is_told_to_widen_its_range(stages: Stages) -> None:
+def test_clipped_port_is_told_to_widen_its_range(build: Any) -> None:
+    stages = build(nets.Net)
     loud = 5 * nets.batches()[0]  # far outside the calibrated range
     with pytest.raises(AssertionError) as caught:
         assert_sensitivity_below(stages.calib, loud, limit=0.01)
@@ -169,6 +170,13 @@ def test_clipped_port_is_told_to_widen_its_range(stages: Stages) -> None:
     assert "int16 does not help" in advice
     assert "to qint16" not in advice
     assert re.search(r'ModuleNameTemplate\(\{"\w+": \{"threshold": [\d.]+\}\}\)', advice)
+    wide = build(nets.Net, qconfig_setter=setter_of(advice, {"": qint8})).calib
+    before, after = (
+        {x.name: x.value for x in assert_sensitivity_below(model, loud, limit=1e9).layers}
+        for model in (stages.calib, wide)
+    )
+    where = caught.value.qtune_result.where
+    assert after[where] < before[where] / 4
 
 
 def test_march_without_int16_gets_no_advice_to_use_it() -> None:
