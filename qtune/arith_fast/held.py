@@ -52,6 +52,22 @@ def from_held(held: torch.Tensor) -> Int64Array:
     return np.ascontiguousarray(held.detach().cpu().numpy().astype(np.int64) - zero)
 
 
+def plain_from_held(held: torch.Tensor) -> torch.Tensor:
+    """Return held codes as a new contiguous int8, int16 or int32 tensor of plain codes."""
+    if quant_dtype_of(held) is qint8:
+        # flipping the top bit of code + 128 gives the code in two's complement
+        return (held ^ ZERO).contiguous().view(torch.int8)
+    return held.clone(memory_format=torch.contiguous_format)
+
+
+def held_from_plain(codes: torch.Tensor) -> torch.Tensor:
+    """Return plain int8, int16 or int32 codes as held codes."""
+    if codes.dtype == torch.int8:
+        return channels_last(codes.view(torch.uint8) ^ ZERO)
+    quant_dtype_of(codes)  # only int16 and int32 are held as they are
+    return channels_last(codes)
+
+
 def channels_last(x: torch.Tensor) -> torch.Tensor:
     """Return a 4-d tensor in channels_last, any other contiguous."""
     if x.dim() == 4:

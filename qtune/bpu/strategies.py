@@ -9,11 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from qtune.arith_fast.held import from_held, to_held
-from qtune.dtype import quant_dtype
+from qtune.arith_fast.held import held_from_plain, plain_from_held
 from qtune.errors import RunError
 from qtune.hbir.attributes import node_attributes
-from qtune.hbir.builder import META_DTYPE, META_RANGE
+from qtune.hbir.builder import META_RANGE
 from qtune.hbir.verify import describe_node, is_codes, is_integer_node
 from qtune.ops.kernel import HbirKernel, KernelNode
 from qtune.ops.registry import kernel
@@ -111,15 +110,11 @@ class FastStrategy:
         """Hold plain codes."""
         if not is_codes(value):
             return tensor
-        return to_held(tensor.numpy(), quant_dtype(value.metadata_props[META_DTYPE]))
+        return held_from_plain(tensor)
 
     def leave(self, value: ir.Value, slot: torch.Tensor) -> torch.Tensor:
         """Plain codes of held ones."""
-        return (
-            plain_codes(value, from_held(slot).reshape(tuple(slot.shape)))
-            if is_codes(value)
-            else slot
-        )
+        return plain_from_held(slot) if is_codes(value) else slot
 
 
 class ReferenceStrategy:

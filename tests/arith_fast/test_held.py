@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from qtune.arith_fast.held import channels_last, from_held, quant_dtype_of, to_held
+from qtune.arith_fast.held import (
+    channels_last,
+    from_held,
+    held_from_plain,
+    plain_from_held,
+    quant_dtype_of,
+    to_held,
+)
 from qtune.dtype import qint8, qint16, qint32
 from qtune.errors import ArgumentError
 
@@ -45,3 +52,17 @@ def test_floats_are_not_held_codes():
 
 def test_channels_last_leaves_other_ranks_contiguous():
     assert channels_last(torch.zeros(3, 4).t()).is_contiguous()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4, 5), (0, 3)])
+def test_plain_codes_survive_being_held(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    info = torch.iinfo(dtype)
+    codes = torch.randint(info.min, info.max, shape, dtype=torch.int64).to(dtype)
+    if codes.numel() > 1:
+        codes.view(-1)[:2] = torch.tensor([info.min, info.max], dtype=dtype)
+    held = held_from_plain(codes)
+    assert np.array_equal(from_held(held).reshape(shape), codes.numpy())
+    back = plain_from_held(held)
+    assert torch.equal(back, codes)
+    assert back.is_contiguous()
