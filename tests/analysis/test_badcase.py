@@ -60,6 +60,7 @@ def test_only_kept_inputs_are_on_disk(tmp_path: Path, dump: bool) -> None:
 def test_num_steps_limits_and_generators_are_consumed_once(tmp_path: Path) -> None:
     finder, _ = search(tmp_path, 1)
     report = finder.run(error_of, (x for x in data()), 1)
+    # float32 scale or value against the float64 formula: the last bits differ
     assert report.values[""]["ATOL"] == pytest.approx([0.1], rel=1e-6)
 
 

@@ -149,6 +149,7 @@ def test_the_integer_model_saturates_infinities_and_refuses_nan() -> None:
     set_fake_quantize(p, FakeQuantState.VALIDATION)
     odd = torch.tensor([0.3, INF, -INF, 0.0, 9.0])
     (y,) = to_integer(p, x, odd)
+    # codes times a float32 scale against decimal literals
     assert torch.allclose(y, torch.tensor([0.3, 6.35, -6.4, 0.0, 6.35]), rtol=1e-6, atol=0)
     module = quantized_module(p, x)
     for mode in ("fast", "reference"):

@@ -70,6 +70,7 @@ def test_float_state_of_a_pre_exported_model_is_the_float_model() -> None:
     calib(p, [X])
     exported = pre_export(p)
     off(exported)
+    # numerics page section 4: 1e-5 where batch norm is folded or an operator decomposed
     assert torch.allclose(run(exported, X), run(model, X), rtol=1e-5, atol=1e-6)
 
 

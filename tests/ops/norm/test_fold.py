@@ -78,6 +78,7 @@ def test_zero_gamma_gives_the_bias_alone() -> None:
         norm.weight[1] = 0.0
     weight, shift = fold(gemm, norm)
     assert float(weight[1].abs().max()) == 0.0
+    # the fold is computed in float64, the parameter is float32
     assert float(shift[1].detach()) == pytest.approx(float(norm.bias[1].detach()))
 
 

@@ -95,6 +95,7 @@ def test_sums_of_extreme_codes_are_exact() -> None:
         x = torch.full((1, 1, 40, 33), -1.0)
         scale = -1.0 / dtype.qmin
         line = build("adaptive_avg_pool2d", [x], {"output_size": (1, 1)}, dtype, scales=[scale])
+        # one step of the output's grid, the bar of an average pool
         assert line.integer_results([x])[0].item() == pytest.approx(-1.0, abs=line.scale)
 
 
@@ -161,6 +162,7 @@ def test_windows_divide_by_what_torch_divides_by(
     x = torch.arange(1.0, size + 1)
     expected = F.avg_pool1d(x[None], kernel, stride, padding, ceil_mode, count_pad)[0]
     sums = [float(x[a:b].sum()) for a, b in zip(windows.start, windows.end, strict=True)]
+    # float32 average against exact sums divided in float64
     np.testing.assert_allclose(np.array(sums) / windows.count, expected.numpy(), rtol=1e-6)
 
 
@@ -171,6 +173,7 @@ def test_adaptive_windows_are_torchs() -> None:
             x = torch.arange(1.0, size + 1)
             expected = F.adaptive_avg_pool1d(x[None], out)[0]
             got = [float(x[a:b].mean()) for a, b in zip(windows.start, windows.end, strict=True)]
+            # float32 average against exact sums divided in float64
             np.testing.assert_allclose(got, expected.numpy(), rtol=1e-6)
 
 
