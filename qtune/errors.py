@@ -59,6 +59,10 @@ class HbirError(QtuneError, ValueError):
     """An HBIR module or file breaks the rules of the format."""
 
 
+class OnnxImportError(HbirError):
+    """An ONNX file of another tool has no HBIR form."""
+
+
 class RunError(QtuneError, RuntimeError):
     """A module could not be run on the given inputs."""
 

@@ -32,6 +32,7 @@ META_ATTRS = "qtune.attrs"
 META_SHAPES = "qtune.shapes"
 META_FLOPS = "qtune.flops"
 META_SOURCE = "qtune.source"
+META_REASON = "qtune.float_reason"
 META_MEMBERS = "qtune.members"
 OPERATOR_FACTS = (META_TYPE, META_ATTRS, META_SHAPES, META_FLOPS)
 """Kept on the first node of an operator: registry name, canonical attrs, shapes, flops."""
@@ -39,6 +40,8 @@ META_SCHEMA = "qtune.schema"
 META_STAGE = "qtune.stage"
 META_MARCH = "qtune.march"
 META_BATCH = "qtune.batch"
+META_IMPORTED = "qtune.imported"
+META_ZERO_POINT = "qtune.zero_point"
 
 Array = np.ndarray[Any, Any]
 

@@ -9,9 +9,18 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from qtune.errors import RegistryError
 from qtune.ops.kernel import HbirKernel
-from qtune.ops.spec import FunctionTarget, MethodTarget, ModuleTarget, OpSpec, Target
+from qtune.ops.spec import (
+    ForeignTarget,
+    FunctionTarget,
+    MethodTarget,
+    ModuleTarget,
+    OpSpec,
+    Target,
+)
 
 _specs: dict[str, OpSpec] = {}
 _kernels: dict[tuple[str, str], HbirKernel] = {}
@@ -76,6 +85,12 @@ def kernels() -> Mapping[tuple[str, str], HbirKernel]:
 
 
 @cache
+def kernel_owners() -> Mapping[tuple[str, str], OpSpec]:
+    """The operator that an HBIR operator belongs to, by (domain, op_type)."""
+    return {(k.domain, k.op_type): entry for entry in specs().values() for k in entry.kernels}
+
+
+@cache
 def _index() -> dict[Any, tuple[OpSpec, Target]]:
     _load()
     index: dict[Any, tuple[OpSpec, Target]] = {}
@@ -104,15 +119,40 @@ def find_module(cls: type) -> tuple[OpSpec, ModuleTarget] | None:
         found = _index().get(("module", base))
         if found is not None:
             return found  # type: ignore[return-value]
+        foreign = _foreign().get(f"{base.__module__}.{base.__qualname__}")
+        if foreign is not None:
+            entry, target = foreign
+            return entry, ModuleTarget(base, target.bind, target.params)
     return None
 
 
 def find_function(function: Any) -> tuple[OpSpec, FunctionTarget] | None:
     """The operator of a function (``torch.add``, ``operator.add``, ``F.relu``)."""
     try:
-        return _index().get(("function", function))  # type: ignore[return-value]
+        found = _index().get(("function", function))
     except TypeError:
         return None
+    if found is not None:
+        return found  # type: ignore[return-value]
+    foreign = _foreign().get(_operator_name(function))
+    if foreign is None:
+        return None
+    return foreign[0], FunctionTarget(function, foreign[1].bind)
+
+
+def _operator_name(function: Any) -> str:
+    """``torchvision.deform_conv2d`` of an operator of ``torch.ops``, ``""`` of anything else."""
+    if isinstance(function, torch._ops.OpOverload):
+        function = function.overloadpacket
+    if not isinstance(function, torch._ops.OpOverloadPacket):
+        return ""
+    return str(function._qualified_op_name).replace("::", ".")
+
+
+@cache
+def _foreign() -> dict[str, tuple[OpSpec, ForeignTarget]]:
+    _load()
+    return {target.name: (entry, target) for entry in _specs.values() for target in entry.foreign}
 
 
 def find_method(name: str) -> tuple[OpSpec, MethodTarget] | None:

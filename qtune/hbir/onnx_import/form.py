@@ -1,0 +1,149 @@
+"""How a standard ONNX node of any tool becomes the form that HBIR holds.
+
+Most nodes are taken as they are. An operator whose attributes or inputs have other forms than ours
+(``auto_pad``, more operands, missing optional inputs) registers a rewrite here, in a file of
+``qtune/ops/imported``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from qtune.errors import OnnxImportError, RegistryError
+from qtune.ops.kernel import Attrs, Builder, Value
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxWeight:
+    """Constant integers behind a DequantizeLinear: float32 values and the grid they lie on.
+
+    ``scale``: one per element of ``axis`` (-1: one for all); ``limits``: smallest, largest code.
+    """
+
+    data: Array
+    scale: Array
+    axis: int
+    limits: tuple[int, int]
+
+    def transposed(self) -> OnnxWeight:
+        """The matrix with both axes exchanged."""
+        axis = self.axis if self.axis < 0 else 1 - self.axis
+        return OnnxWeight(self.data.T, self.scale, axis, self.limits)
+
+    def emit(self, b: Builder) -> Value:
+        """The values behind a FakeQuant that gives the same codes again."""
+        rest = [1] * (self.data.ndim - self.axis - 1)
+        shape = () if self.axis < 0 else (*[1] * self.axis, -1, *rest)
+        operands = [b.constant(self.data, "weight"), b.constant(self.scale.reshape(shape), "scale")]
+        attrs = {"axis": self.axis, "qmin": self.limits[0], "qmax": self.limits[1]}
+        return b.add("FakeQuantHalfEven", operands, attrs, domain="qtune")
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxNode:
+    """One node of an imported graph, its inputs already values of the graph under construction.
+
+    ``attrs``: plain values, defaults filled in. ``constants``: the arrays of inputs that are
+    constant; ``weights``: those that lie on a grid. ``outputs``: how many are used. ``shapes``,
+    ``dtypes`` (NumPy's names) of the inputs; ``None`` for absent inputs.
+    """
+
+    name: str
+    op_type: str
+    attrs: Attrs
+    inputs: tuple[Value | None, ...]
+    constants: tuple[Array | None, ...]
+    shapes: tuple[tuple[int, ...] | None, ...]
+    dtypes: tuple[str | None, ...]
+    output_shapes: tuple[tuple[int, ...] | None, ...]
+    outputs: int = 1
+    weights: tuple[OnnxWeight | None, ...] = ()
+
+    def input(self, index: int) -> Value | None:
+        """Input ``index``; ``None`` where it is absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """The static shape of input ``index``."""
+        shape = self.shapes[index] if index < len(self.shapes) else None
+        if shape is None:
+            raise self.refusal(f"the shape of input {index} is not static")
+        return shape
+
+    def constant(self, index: int, what: str) -> Array | None:
+        """The array of input ``index``, ``None`` where the input is absent."""
+        if self.input(index) is None:
+            return None
+        array = self.constants[index]
+        if array is None:
+            raise self.refusal(f"its {what} are computed while the model runs; make them constant")
+        return array
+
+    def refusal(self, reason: str) -> OnnxImportError:
+        """The error that names this node and why it can't be taken."""
+        return OnnxImportError(f"{self.name}: {self.op_type}: {reason}")
+
+    def check_weight(self) -> None:
+        """Refuse a quantized weight (input 1) that is not symmetric int8."""
+        weight = self.weights[1] if len(self.weights) > 1 else None
+        if weight is not None and weight.limits != (-128, 127):
+            low, high = weight.limits
+            raise self.refusal(
+                f"its weight has a zero point (codes {low} .. {high}); quantize weights as "
+                "symmetric int8"
+            )
+
+    def only(self, **allowed: Any) -> None:
+        """Refuse attributes that differ from the one value that has a form here."""
+        for key, value in allowed.items():
+            got = self.attrs.get(key, value)
+            if got != value:
+                raise self.refusal(f"{key}={got!r} has no form here, only {value!r}")
+
+
+Rewrite = Callable[[Builder, OnnxNode], Any]
+"""``rewrite(builder, node)``: emit the node in our form; its value, or a tuple of values."""
+
+_rewrites: dict[str, Rewrite] = {}
+
+
+def register_rewrite(op_type: str, rewrite: Rewrite) -> Rewrite:
+    """Enter how a standard ONNX operator of imported files becomes our form of it."""
+    if op_type in _rewrites:
+        raise RegistryError(f"ONNX {op_type} has two rewrites; one file must own it")
+    _rewrites[op_type] = rewrite
+    return rewrite
+
+
+@cache
+def rewrites() -> Mapping[str, Rewrite]:
+    """Rewrites of standard ONNX operators by name."""
+    package = importlib.import_module("qtune.hbir.onnx_import.rewrites")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return MappingProxyType(_rewrites)
+
+
+def emit(b: Builder, node: OnnxNode, attrs: Mapping[str, Any] | None = None) -> Any:
+    """The node as it is, with other attributes where given."""
+    inputs = list(node.inputs)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    given = node.attrs if attrs is None else attrs
+    return b.add(node.op_type, inputs, given, outputs=node.outputs)
+
+
+def single(node: OnnxNode, used: str) -> None:
+    """Refuse nodes that are asked for more than their first result."""
+    if node.outputs > 1:
+        raise node.refusal(f"only {used} has a form here, not its further results")

@@ -1,0 +1,274 @@
+"""The walk over an imported graph: quantize and dequantize pairs become FakeQuant nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from qtune.errors import HbirError, OnnxImportError
+from qtune.hbir.attributes import dump_facts, node_attributes
+from qtune.hbir.builder import (
+    META_ATTRS,
+    META_FLOPS,
+    META_SHAPES,
+    META_TYPE,
+    META_ZERO_POINT,
+    GraphBuilder,
+    mark_codes,
+    mark_result,
+)
+from qtune.hbir.onnx_import.form import OnnxNode, OnnxWeight, emit, rewrites
+from qtune.hbir.onnx_import.grids import Codes, Grid, constant_of, grid_of, same_grid
+from qtune.hbir.onnx_import.groups import group_names
+from qtune.ops.registry import kernel, kernel_owners
+
+Array = np.ndarray[Any, Any]
+
+ELEMENTS = ("FLOAT", "BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64")
+"""Element types of HBIR."""
+
+
+_WINDOWED = ("gemm", "pool")
+"""Families whose limits on shapes are checked for imported graphs; dtypes are, of all operators."""
+
+_WINDOW_NAMES = {
+    "strides": "stride",
+    "dilations": "dilation",
+    "group": "groups",
+    "kernel_shape": "kernel_size",
+    "output_padding": "output_padding",
+    "ceil_mode": "ceil_mode",
+    "count_include_pad": "count_include_pad",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A constant of the source that no node of the result holds yet."""
+
+    data: Array
+
+
+class Walk:
+    """Copies ``source`` into ``builder``; ``problems`` has a line for each node without a form."""
+
+    def __init__(self, source: ir.Model, builder: GraphBuilder) -> None:
+        self.source = source
+        self.builder = builder
+        self.problems: list[str] = []
+        self._names = {node: _name(node) for node in source.graph}
+        self._groups = group_names(source.graph, self._names)
+        self._env: dict[ir.Value, Any] = {}
+
+    def run(self) -> None:
+        """Copy inputs, nodes and outputs."""
+        graph = self.source.graph
+        for value in graph.inputs:
+            self._env[value] = self.builder.input(
+                value.name or "", _element(value), _shape(value) or ()
+            )
+        for node in graph:
+            name = self._names[node]
+            with self.builder.emitting_for(name, self._groups.get(node, name)):
+                self._copy(node)
+        if self.problems:
+            return
+        for value in graph.outputs:
+            self.builder.output(self._float(value, value.name or "output"), value.name or "")
+
+    def _copy(self, node: ir.Node) -> None:
+        try:
+            results = self._results(node)
+        except (OnnxImportError, HbirError) as error:
+            self.problems.append(str(error))
+            results = [_stand_in(self.builder, value) for value in node.outputs]
+        for value, result in zip(node.outputs, results, strict=False):
+            self._env[value] = result
+
+    def _results(self, node: ir.Node) -> list[Any]:
+        if node.op_type == "QuantizeLinear":
+            return [self._quantize(node)]
+        if node.op_type == "DequantizeLinear":
+            return [self._dequantize(node)]
+        return self._operator(node)
+
+    def _quantize(self, node: ir.Node) -> Any:
+        grid = grid_of(node, self._constant_data)
+        source = node.inputs[0]
+        if source is None:
+            raise OnnxImportError(f"{node.name}: QuantizeLinear has no input")
+        return Codes(self._float(source, "x"), grid, source)
+
+    def _dequantize(self, node: ir.Node) -> Any:
+        grid = grid_of(node, self._constant_data)
+        source = node.inputs[0]
+        item = None if source is None else self._item(source)
+        if isinstance(item, _Constant):
+            return _constant_codes(item.data, grid)
+        if not isinstance(item, Codes):
+            raise OnnxImportError(
+                f"{node.name}: DequantizeLinear takes integers that no QuantizeLinear made; only "
+                "pairs of both and constant weights have a form here"
+            )
+        if not same_grid(item.grid, grid):
+            raise OnnxImportError(
+                f"{node.name}: DequantizeLinear has another scale or zero point than the "
+                "QuantizeLinear before it"
+            )
+        return self._fake_quant(item)
+
+    def _fake_quant(self, codes: Codes) -> ir.Value:
+        """The pair as FakeQuantHalfEven; it is the result of the operator before it."""
+        grid, producer = codes.grid, codes.source.producer()
+        if grid.axis >= 0:
+            raise OnnxImportError(
+                f"{codes.source.name}: an activation has {grid.scale.size} scales; the BPU takes "
+                "one per tensor"
+            )
+        name = self._names.get(producer, "") if producer is not None else ""
+        name = name or f"{codes.source.name}_quant"
+        with self.builder.emitting_for(name, name):
+            scale = self.builder.constant(grid.scale.reshape(()), "scale")
+            attrs = {"axis": -1, "qmin": grid.qmin, "qmax": grid.qmax}
+            value: ir.Value = self.builder.add(
+                "FakeQuantHalfEven", [codes.value, scale], attrs, domain="qtune"
+            )
+        value.shape, value.type = codes.source.shape, codes.source.type
+        mark_codes(value, grid.carrier.name, float(grid.scale.reshape(())))
+        value.metadata_props[META_ZERO_POINT] = str(grid.zero_point)
+        mark_result(value, name, name)
+        return value
+
+    def _operator(self, node: ir.Node) -> list[Any]:
+        name = self._names[node]
+        call = self._call(node, name)
+        rewrite = rewrites().get(node.op_type)
+        if rewrite is None and kernel("", node.op_type) is None:
+            raise OnnxImportError(f"{name}: {node.op_type} has no form here")
+        for value in node.outputs:
+            _element(value)
+        before = len(self.builder.graph)
+        made = emit(self.builder, call) if rewrite is None else rewrite(self.builder, call)
+        values = list(made) if isinstance(made, (tuple, list)) else [made]
+        for value, source in zip(values, node.outputs, strict=False):
+            value.shape, value.type = source.shape, source.type
+        self._note_facts(node, call, before)
+        if not self._is_quantized_next(node):
+            mark_result(values[0], name, self._groups.get(node, name))
+        return values
+
+    def _call(self, node: ir.Node, name: str) -> OnnxNode:
+        items = [None if value is None else self._item(value) for value in node.inputs]
+        outputs = [v for v in node.outputs if v.uses() or v.is_graph_output()]
+        count = 1 + max((node.outputs.index(v) for v in outputs), default=0)
+        return OnnxNode(
+            name,
+            node.op_type,
+            node_attributes(node),
+            tuple(
+                None if value is None else self._float(value, f"input{i}")
+                for i, value in enumerate(node.inputs)
+            ),
+            tuple(item.data if isinstance(item, _Constant) else None for item in items),
+            tuple(_shape(value) for value in node.inputs),
+            tuple(None if v is None else str(_element(v).numpy()) for v in node.inputs),
+            tuple(_shape(value) for value in node.outputs),
+            count,
+            tuple(item if isinstance(item, OnnxWeight) else None for item in items),
+        )
+
+    def _note_facts(self, node: ir.Node, call: OnnxNode, before: int) -> None:
+        made = list(self.builder.graph)[before:]
+        owners = kernel_owners()
+        for new in made:
+            owner = owners.get((new.domain, new.op_type))
+            if owner is None:
+                continue
+            output = call.output_shapes[0] or ()
+            new.metadata_props[META_TYPE] = owner.name
+            new.metadata_props[META_SHAPES] = dump_facts([call.shapes, output])
+            if owner.family in _WINDOWED:
+                attrs = _window_attrs(node_attributes(new))
+                new.metadata_props[META_ATTRS] = dump_facts(attrs)
+                if owner.flops is not None:
+                    new.metadata_props[META_FLOPS] = str(owner.flops(attrs, call.shapes, output))
+            return
+
+    def _is_quantized_next(self, node: ir.Node) -> bool:
+        users = [user for user, _ in node.outputs[0].uses()]
+        return any(user.op_type == "QuantizeLinear" for user in users)
+
+    def _item(self, value: ir.Value) -> Any:
+        if value not in self._env:
+            if value.const_value is None:
+                raise OnnxImportError(f"{value.name!r} is made by no node before its use")
+            self._env[value] = _Constant(value.const_value.numpy())
+        return self._env[value]
+
+    def _constant_data(self, value: ir.Value) -> Array | None:
+        item = self._item(value)
+        return item.data if isinstance(item, _Constant) else None
+
+    def _float(self, value: ir.Value, suffix: str) -> ir.Value:
+        """The value in the new graph; a constant becomes an initializer of the operator."""
+        item = self._item(value)
+        if isinstance(item, Codes):
+            raise OnnxImportError(
+                f"{value.name!r}: quantized integers are used without a DequantizeLinear; only "
+                "pairs of QuantizeLinear and DequantizeLinear have a form here"
+            )
+        if isinstance(item, OnnxWeight):
+            weight: ir.Value = item.emit(self.builder)
+            weight.shape, weight.type = value.shape, value.type
+            return weight
+        if isinstance(item, _Constant):
+            _element(value)
+            return self.builder.constant(item.data, suffix)
+        result: ir.Value = item
+        return result
+
+
+def _constant_codes(data: Array, grid: Grid) -> _Constant | OnnxWeight:
+    """A constant with its grid, or the float values of a bias."""
+    real = constant_of(data, grid)
+    if data.dtype == np.int32:
+        return _Constant(real)
+    return OnnxWeight(real, grid.scale, grid.axis, (grid.qmin, grid.qmax))
+
+
+def _name(node: ir.Node) -> str:
+    return node.name or f"{node.op_type}_{node.outputs[0].name}"
+
+
+def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    if value is None or value.shape is None or not value.shape.is_static():
+        return None
+    return tuple(value.shape.numpy())
+
+
+def _element(value: ir.Value) -> ir.DataType:
+    if value.dtype is None:
+        raise OnnxImportError(f"{value.name!r}: its element type is unknown")
+    if value.dtype.name not in ELEMENTS:
+        raise OnnxImportError(
+            f"{value.name!r} has elements of type {value.dtype.name}; HBIR holds float32, bool and "
+            "integers of up to 64 bits"
+        )
+    return value.dtype
+
+
+def _stand_in(builder: GraphBuilder, value: ir.Value) -> Any:
+    """A value of the right kind for a node that failed, to find further problems."""
+    dtype = np.float32 if value.dtype is None else value.dtype.numpy()
+    return builder.constant(np.zeros(_shape(value) or (), dtype), "missing")
+
+
+def _window_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """ONNX attributes of a convolution or pool under our names."""
+    found = {ours: attrs[name] for name, ours in _WINDOW_NAMES.items() if name in attrs}
+    pads = attrs.get("pads", ())
+    return {**found, "padding": tuple(pads[: len(pads) // 2]), "padding_mode": "zeros"}
