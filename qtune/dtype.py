@@ -43,10 +43,26 @@ class QuantDType:
         return (quant_dtype, (self.name,))
 
 
+@dataclass(frozen=True, slots=True)
+class FloatDType:
+    """A floating-point format that a march computes in, without scale (numerics.md section 7)."""
+
+    name: str
+    bits: int
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
 qint4 = QuantDType("qint4", 4)
 qint8 = QuantDType("qint8", 8)
 qint16 = QuantDType("qint16", 16)
 qint32 = QuantDType("qint32", 32)
+
+float16 = FloatDType("float16", 16)
 
 ALL_DTYPES = (qint4, qint8, qint16, qint32)
 
@@ -67,3 +83,12 @@ def quant_dtype(value: object) -> QuantDType:
     raise ArgumentError(
         f"expected a quantized dtype ({known}) but got {value!r} (type={type(value).__name__})"
     )
+
+
+def is_float16(value: object) -> bool:
+    """Whether ``value`` means float16: our own, torch's, or its name.
+
+    >>> is_float16("torch.float16"), is_float16(qint16)
+    (True, False)
+    """
+    return str(value).removeprefix("torch.") in (float16.name, "half")

@@ -15,7 +15,9 @@ class MarchLimits:
     """What a march can do, beyond the rules that the operators carry themselves.
 
     ``int16_activations``: int16 between operators. ``dual_int16``: GEMMs whose operands are both
-    int16. ``max_rank``: most dimensions of a tensor. ``cores``: BPU cores.
+    int16. ``float16``: the vector unit computes in float16, and GEMMs give it. ``vpu``: a unit of
+    its own quantizes and dequantizes at the borders. ``max_rank``: most dimensions of a tensor.
+    ``cores``: BPU cores.
     ``tops``: int8 peak in 1e12 operations per second, ``None`` where unpublished.
     """
 
@@ -25,6 +27,7 @@ class MarchLimits:
     int16_activations: bool = True
     dual_int16: bool = False
     float16: bool = False
+    vpu: bool = False
     max_rank: int = 10
 
 
@@ -59,14 +62,16 @@ class March(enum.StrEnum):
         return self.value
 
 
+# The tables list int16 for a few element-wise operators and the stubs of bernoulli2, but nothing
+# there computes it for them and no GEMM takes it, so it is left out as a whole.
 _LIMITS = {
     "bernoulli2": MarchLimits("bernoulli", cores=2, int16_activations=False, max_rank=4),
     "bayes": MarchLimits("bayes"),
     "bayes-e": MarchLimits("bayes"),
-    "nash-e": MarchLimits("nash", tops=80.0, dual_int16=True),
-    "nash-m": MarchLimits("nash", tops=128.0, dual_int16=True),
-    "nash-p": MarchLimits("nash", cores=4, tops=560.0, dual_int16=True, float16=True),
-    "nash-h": MarchLimits("nash", cores=3, tops=420.0, dual_int16=True, float16=True),
+    "nash-e": MarchLimits("nash", tops=80.0, dual_int16=True, vpu=True),
+    "nash-m": MarchLimits("nash", tops=128.0, dual_int16=True, vpu=True),
+    "nash-p": MarchLimits("nash", cores=4, tops=560.0, dual_int16=True, float16=True, vpu=True),
+    "nash-h": MarchLimits("nash", cores=3, tops=420.0, dual_int16=True, float16=True, vpu=True),
     "nash-b": MarchLimits("nash", tops=18.0, dual_int16=True, float16=True),
     "nash-b-lite": MarchLimits("nash", dual_int16=True, float16=True),
     "nash-b-plus": MarchLimits("nash", dual_int16=True, float16=True),
@@ -101,6 +106,20 @@ def get_march() -> March:
             "export or convert"
         )
     return _current
+
+
+def refuse_other_march(found: str, where: str, march: March | str | None = None) -> None:
+    """Raise ``MarchError`` where a compiled or converted model ``found`` for one march is opened
+    for another: ``march``, or the one that is set (without either, anything may be opened).
+    """
+    wanted = _current if march is None else as_march(march)
+    if wanted is not None and found != wanted.value:
+        source = "set" if march is None else "asked for"
+        raise MarchError(
+            f"{where} was made for the march {found}, but {wanted} is {source}. Convert and "
+            f"compile the model again for {wanted}, or call qtune.set_march({found!r}) (or pass "
+            f"march={found!r}) to open it as it is"
+        )
 
 
 @contextmanager

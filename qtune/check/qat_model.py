@@ -14,10 +14,11 @@ from qtune.capture.inputs import as_inputs
 from qtune.check.calls import call_counts, countable
 from qtune.errors import ArgumentError
 from qtune.nn.prepared import PreparedModel, UnfusedOps
-from qtune.nn.propagate import operand_quantizer, value_quantizers
+from qtune.nn.propagate import Port, operand_port, value_ports
 from qtune.nn.qat.op import QATOp, iter_ops
 from qtune.ops.spec import FuseRole
 from qtune.qconfig.explain import explain
+from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.report.files import write_text
 from qtune.report.screen import show
@@ -215,7 +216,7 @@ def _type(op: QATOp) -> str:
 
 
 def _outputs(model: PreparedModel) -> Iterator[OutputConfig]:
-    known = value_quantizers(model)
+    known = value_ports(model)
     seen: set[str] = set()
     for node, op in model.operators():
         if op.name in seen:
@@ -227,20 +228,25 @@ def _outputs(model: PreparedModel) -> Iterator[OutputConfig]:
             _type(op),
             tuple(_input_dtypes(op, node, known)),
             FLOAT32 if quantizer is None else str(quantizer.dtype),
-            NO_QCONFIG if own is None else str(own.ch_axis),
-            "" if own is None else type(own.activation_post_process).__name__,
+            NO_QCONFIG if own is None else str(getattr(own, "ch_axis", -1)),
+            _observer(own),
         )
 
 
-def _input_dtypes(
-    op: QATOp, node: fx.Node, known: Mapping[fx.Node, FakeQuantize | None]
-) -> Iterator[str]:
+def _input_dtypes(op: QATOp, node: fx.Node, known: Mapping[fx.Node, Port | None]) -> Iterator[str]:
     weight = op.spec.weight_role
     for index, role in enumerate(op.roles(len(node.args))):
         if role in (weight, "bias") or not isinstance(node.args[index], fx.Node):
             continue
-        quantizer = operand_quantizer(op, node, index, known)
+        quantizer = operand_port(op, node, index, known)
         yield FLOAT32 if quantizer is None else str(quantizer.dtype)
+
+
+def _observer(port: Port | None) -> str:
+    """Name of what finds the scale; a cast has none and gives its own."""
+    if isinstance(port, FakeQuantize):
+        return type(port.activation_post_process).__name__
+    return "" if port is None else type(port).__name__
 
 
 def _weights(ops: Mapping[str, QATOp]) -> Iterator[WeightConfig]:
@@ -270,12 +276,13 @@ def _messages(
 def _texts(op: QATOp, config: OutputConfig, last: OutputConfig) -> Iterator[str]:
     """Messages about ``op``; ``last`` is the last member of its fused group."""
     own = op.activation_post_process
-    if own is not None and own.activation_post_process.is_fixed:
+    if isinstance(own, FakeQuantize) and own.activation_post_process.is_fixed:
         yield f"Fixed scale {float(own.scale.reshape(-1)[0]):.7g}"
     if op.weight_fake_quant is not None and str(op.weight_fake_quant.dtype) != "qint8":
         yield f"{op.weight_fake_quant.dtype} weight!!!"
     inputs = {dtype for dtype in config.input_dtypes if dtype != FLOAT32}
-    if own is not None and inputs and inputs != {config.out_dtype}:
+    casts = isinstance(own, FakeCast) and op.spec.fuse is FuseRole.GEMM  # its operands are integers
+    if own is not None and inputs and inputs != {config.out_dtype} and not casts:
         listed = ", ".join(sorted(inputs))
         yield f"input dtype [{listed}] is not same with out dtype {config.out_dtype}"
     if op.spec.fuse is FuseRole.GEMM and inputs and last.ch_axis == NO_QCONFIG:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from qtune.dtype import QuantDType, qint8
+from qtune.dtype import FloatDType, QuantDType, qint8
 from qtune.errors import QconfigError
 from qtune.qconfig.dtypes import Float, PortDType
 from qtune.qconfig.plan import UNSET, OpView
 from qtune.qconfig.qconfig import FakeQuantizeConstructor, QConfig, weight_constructor
 from qtune.qconfig.rules import Level, Setting, input_ports, match
 from qtune.qconfig.setter import QconfigSetter
+from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.observer import MinMaxObserver
 
@@ -75,7 +76,7 @@ class Configurator:
 
     def __init__(self, setter: QconfigSetter) -> None:
         self._setter = setter
-        self._grids: dict[int, QuantDType] = {}
+        self._grids: dict[int, QuantDType | FloatDType] = {}
         self.used: set[str] = set()
 
     def configure(self, group: Sequence[OpView]) -> GroupConfig:
@@ -128,20 +129,23 @@ class Configurator:
         kind = port.partition("-")[0]
         own: FakeQuantizeConstructor | None = getattr(qconfig, kind)
         if own is not None:
-            return PortConfig(own, self._grid(own, rule), rule, level)
+            grid = self._grid(own, rule)
+            # Where a template asks for integers over a FakeCast, there is an observer to take.
+            constructor = own if isinstance(grid, QuantDType) else _DEFAULT_ACTIVATION
+            return PortConfig(constructor, grid, rule, level)
         if kind == "weight":
             return PortConfig(weight_constructor(qint8), Float.PORT, rule, level)
         fallback = qconfig.output or qconfig.input or _DEFAULT_ACTIVATION
         return PortConfig(fallback, Float.PORT if kind == "output" else None, rule, level)
 
-    def _grid(self, constructor: FakeQuantizeConstructor, rule: str) -> QuantDType:
+    def _grid(self, constructor: FakeQuantizeConstructor, rule: str) -> QuantDType | FloatDType:
         key = id(constructor)
         if key not in self._grids:
             built = constructor()
-            if not isinstance(built, FakeQuantize):
+            if not isinstance(built, (FakeQuantize, FakeCast)):
                 raise QconfigError(
-                    f"{rule}: expected a constructor of FakeQuantize but {constructor!r} built "
-                    f"a {type(built).__name__}"
+                    f"{rule}: expected a constructor of FakeQuantize or FakeCast but "
+                    f"{constructor!r} built a {type(built).__name__}"
                 )
             self._grids[key] = built.dtype
         return self._grids[key]

@@ -6,7 +6,7 @@ import enum
 
 import torch
 
-from qtune.dtype import QuantDType, quant_dtype
+from qtune.dtype import FloatDType, QuantDType, float16, is_float16, quant_dtype
 from qtune.errors import ArgumentError, QconfigError
 
 
@@ -22,28 +22,34 @@ class Float(enum.Enum):
         return self.value
 
 
-PortDType = QuantDType | Float
+PortDType = QuantDType | FloatDType | Float
 
 _FLOAT_NAMES = ("torch.float32", "float32", "qint32")
-_LATER = ("torch.float16", "float16", "torch.bfloat16", "bfloat16")
+
+
+Numeric = QuantDType | FloatDType
+"""What a value can be inside the quantized region."""
 
 
 def port_dtype(value: object, where: str) -> PortDType:
-    """Read a dtype: a ``QuantDType``, torch's twin or its name, ``torch.float32`` or ``None``.
+    """Read a dtype: a ``QuantDType``, torch's twin or its name, ``torch.float16``,
+    ``torch.float32`` or ``None``.
 
     ``qint32`` is the high-precision output of a GEMM, which is float for its consumers.
-    Raises ``QconfigError`` that begins with ``where``; float16 is not done yet.
+    Raises ``QconfigError`` that begins with ``where``.
     """
     if value is None or str(value) in _FLOAT_NAMES:
         return Float.PORT
-    if str(value) in _LATER:
-        raise NotImplementedError(f"{where}: {value} (FakeCast) is not done yet")
+    if is_float16(value):
+        return float16
     try:
         return quant_dtype(value)
     except ArgumentError as error:
-        raise QconfigError(f"{where}: {error}; or torch.float32 or None for float") from None
+        raise QconfigError(
+            f"{where}: {error}; or torch.float16; or torch.float32 or None for float"
+        ) from None
 
 
 def is_dtype(value: object) -> bool:
     """Whether ``value`` is meant as one dtype (and not as a number or a mapping)."""
-    return value is None or isinstance(value, (str, QuantDType, torch.dtype))
+    return value is None or isinstance(value, (str, QuantDType, FloatDType, torch.dtype))

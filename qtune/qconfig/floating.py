@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from qtune.dtype import float16
 from qtune.march import March
 from qtune.ops.spec import Rule
-from qtune.qconfig.config import GroupConfig
+from qtune.qconfig.config import GroupConfig, PortConfig
 from qtune.qconfig.dtypes import Float, PortDType
 from qtune.qconfig.march_check import refusal
 from qtune.qconfig.plan import OpView, Refusal
@@ -24,13 +25,31 @@ def float_reason(group: Sequence[OpView], config: GroupConfig, given: Given) -> 
     return config.kept_float or _ports_reason(group, config) or _operand_reason(group, given)
 
 
-def march_refusal(group: Sequence[OpView], march: March) -> Refusal | None:
-    """The first member that the march can't run."""
+def march_refusal(group: Sequence[OpView], config: GroupConfig, march: March) -> Refusal | None:
+    """The first member that the march can't run, or that is asked in float16 where it has none."""
+    if not march.limits.float16:
+        for port, asked in (("output", config.output), *_named_ports(config)):
+            if asked.dtype == float16:
+                lacking = no_float16(port, asked.rule, march)
+                return Refusal(group[-1].name, group[-1].op, lacking, by_configuration=True)
     for view in group:
         reason = refusal(view, march)
         if reason is not None:
             return Refusal(view.name, view.op, reason)
     return None
+
+
+def _named_ports(config: GroupConfig) -> list[tuple[str, PortConfig]]:
+    return [(port, asked) for (_, port), asked in config.ports.items()]
+
+
+def no_float16(port: str, rule: str, march: March) -> str:
+    """What to say about a float16 that the march lacks."""
+    able = ", ".join(other.value for other in March if other.limits.float16)
+    return (
+        f"{port} is float16 by {rule}, and {march} does not compute in float16; set qint16 or "
+        f"qint8 there, or choose {able}"
+    )
 
 
 def without_quantized_input(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from qtune.dtype import QuantDType, qint8, qint16
+from qtune.dtype import float16, qint8, qint16
 from qtune.march import March
 from qtune.ops.spec import FuseRole, Rule
 from qtune.qconfig.config import GroupConfig
-from qtune.qconfig.dtypes import Float, PortDType
+from qtune.qconfig.dtypes import Float, Numeric, PortDType
 from qtune.qconfig.march_check import fit_output, refuses_high_precision
 from qtune.qconfig.plan import Decision, OpView, PortPlan
 from qtune.qconfig.ports import TABLE_REASON, Port, wanted_output
@@ -44,7 +44,7 @@ def leaves_model(view: OpView, views: Mapping[str, OpView]) -> bool:
 def choose_output(
     group: Sequence[OpView],
     config: GroupConfig,
-    operands: Sequence[QuantDType],
+    operands: Sequence[Numeric],
     march: March,
     leaves: bool,
     inputs: Mapping[str, Mapping[int, Port]],
@@ -68,7 +68,7 @@ def choose_output(
     if any(view.is_gemm for view in group):
         note = _high_precision(choice, group, config, operands, march, leaves)
     if not choice.high_precision:
-        _quantized(choice, group, config, march, inputs[last.name], note)
+        _quantized(choice, group, config, march, inputs[last.name], note, operands)
     return choice
 
 
@@ -78,6 +78,8 @@ def _pass_on(
     """A result that keeps its input's scale, or has none."""
     keeps = view.rule is Rule.INPUT_SCALE and 0 in inputs
     given: PortDType | None = inputs[0].dtype if keeps else None
+    if given == float16 and not view.several_results:  # a clamp's bound may lie between its values
+        choice.outputs[view.name] = PortPlan(float16, config.output.constructor, KEEPS_SCALE)
     if view.dequantizes:
         given = Float.PORT
     choice.given[view.name] = given
@@ -102,7 +104,7 @@ def _high_precision(
     choice: OutputChoice,
     group: Sequence[OpView],
     config: GroupConfig,
-    operands: Sequence[QuantDType],
+    operands: Sequence[Numeric],
     march: March,
     leaves: bool,
 ) -> str:
@@ -143,18 +145,24 @@ def _quantized(
     march: March,
     inputs: Mapping[int, Port],
     note: str,
+    operands: Sequence[Numeric],
 ) -> None:
     last = group[-1]
     wanted = wanted_output(last, config)
-    asked = wanted if isinstance(wanted, QuantDType) else _instead_of_float(group, march)
+    asked = _instead_of_float(group, march) if isinstance(wanted, Float | None) else wanted
+    if asked == float16:
+        note = _no_float16(group, march, operands)
+        asked = qint16 if note else asked
     fitted = fit_output(group, asked, march)
     reason = fitted.reason or note
     dtype = fitted.dtype
     if last.rule is Rule.TABLE and dtype == qint16 and inputs and inputs[0].dtype != qint16:
         dtype, reason = qint8, TABLE_REASON
     forced = wanted is last.forced_dtype and wanted is not None and wanted != config.output.dtype
-    rule = FORCED if forced else config.output.rule
+    rule = (last.forced_by or FORCED) if forced else config.output.rule
     threshold = config.output.threshold
+    if dtype == float16 and threshold is not None:
+        reason = f"float16 has no scale, so the threshold {threshold} is not needed"
     scale = last.fixed_scale
     if scale is not None:
         reason = "; ".join(filter(None, [reason, f"{last.op} fixes its scale at {scale}"]))
@@ -166,6 +174,15 @@ def _quantized(
     )
 
 
-def _instead_of_float(group: Sequence[OpView], march: March) -> QuantDType:
+def _no_float16(group: Sequence[OpView], march: March, operands: Sequence[Numeric]) -> str:
+    """Why a result that was asked in float16 is an integer (``""`` where it is not)."""
+    if group[-1].fixed_scale is not None:
+        return "a fixed scale is for integers"
+    gemm = next((view for view in group if view.is_gemm), None)
+    reason = "" if gemm is None else refuses_high_precision(gemm, march, operands)
+    return f"no float16: {reason}" if reason else ""
+
+
+def _instead_of_float(group: Sequence[OpView], march: March) -> Numeric:
     """The finest grid, where a float output was asked and can't be."""
     return fit_output(group, qint16, march).dtype

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qtune.arith.quantize import scale_from_threshold
-from qtune.dtype import QuantDType
+from qtune.dtype import FloatDType, QuantDType
 from qtune.errors import MarchError
 from qtune.ops.spec import FuseRole, MarchRule, OpSpec, Rule
+from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.fixed import FixedScaleObserver
 
@@ -39,19 +40,20 @@ class OpView:
     """One operator as ``resolve`` sees it. Views come in execution order.
 
     ``name``: its name in the prepared model. ``scope``: path of the module whose forward called
-    it; a rule for a prefix of either applies. ``producers``: per operand the name of the operator
-    that makes it, ``None`` for a graph input, a scalar, an integer tensor, an absent operand and
-    the weight. ``constants``: operands that are float parameters, buffers or constants other than
-    the weight; they get a scale of their own. ``weight``: it has a weight that is quantized per
-    channel. ``group``: name of the last member of its fused group (``""`` or its own name outside
-    a group). ``is_model_output``: its result leaves the model as it is. ``dequantizes``: it is a
-    DeQuantStub. ``takes_float``: its operands come in float (QuantStub). ``fixed_scale``: the
-    scale that the operator itself fixes for its result (``QuantStub(scale=...)``), on whatever
-    dtype that gets. ``module_qconfig``: the nearest ``module.qconfig``, ``module_qconfig_path``
-    the module that has it (``find_qconfig`` gives both). ``float_reason``: why it can't be
-    quantized whatever the configuration says (it lies outside the stubs, nothing in the registry
-    fits). ``forced_dtype``: dtype inside a decomposed operator, which only a rule for its exact
-    name changes. ``rule`` is NO_SCALE too where the result is not floating.
+    it; a rule for a prefix of either applies. ``roles``: names of its operands. ``producers``: per
+    operand the name of the operator that makes it, ``None`` for a graph input, a scalar, an integer
+    tensor, an absent operand and the weight. ``constants``: operands that are float parameters,
+    buffers or constants other than the weight; they get a scale of their own. ``weight``: it has a
+    weight that is quantized per channel. ``group``: name of the last member of its fused group
+    (``""`` or its own name outside a group). ``is_model_output``: its result leaves the model as it
+    is. ``several_results``: it gives a tuple. ``dequantizes``: it is a DeQuantStub.
+    ``takes_float``: its operands come in float (QuantStub). ``fixed_scale``: the scale that the
+    operator itself fixes for its result (``QuantStub(scale=...)``), on whatever dtype that gets.
+    ``module_qconfig``: the nearest ``module.qconfig``, ``module_qconfig_path`` the module that has
+    it (``find_qconfig`` gives both). ``float_reason``: why it can't be quantized whatever the
+    configuration says (it lies outside the stubs, nothing in the registry fits).
+    ``forced_dtype``: dtype inside a decomposed operator, which only a rule for its exact name
+    changes. ``rule`` is NO_SCALE too where the result is not floating.
     """
 
     name: str
@@ -62,10 +64,12 @@ class OpView:
     fuse: FuseRole | None = None
     weight: bool = False
     group: str = ""
+    roles: tuple[str, ...] = ()
     producers: tuple[str | None, ...] = ()
     constants: frozenset[int] = frozenset()
     consumers: tuple[str, ...] = ()
     is_model_output: bool = False
+    several_results: bool = False
     dequantizes: bool = False
     takes_float: bool = False
     fixed_scale: float | None = None
@@ -73,10 +77,18 @@ class OpView:
     module_qconfig_path: str = ""
     float_reason: str | None = None
     forced_dtype: QuantDType | None = None
+    forced_by: str = ""
+    wants: Mapping[str, QuantDType] = field(default_factory=dict)
     march: tuple[MarchRule, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
     input_shapes: tuple[tuple[int, ...] | None, ...] = ()
     output_shape: tuple[int, ...] = ()
+
+    def role(self, index: int) -> str:
+        """The role of operand ``index``, ``""`` where it is not known."""
+        if not self.roles or index < 0:
+            return ""
+        return self.roles[min(index, len(self.roles) - 1)]
 
     @classmethod
     def from_spec(cls, spec: OpSpec, **fields: Any) -> OpView:
@@ -87,6 +99,8 @@ class OpView:
         known: dict[str, Any] = {
             "op": spec.name,
             "rule": spec.rule,
+            "roles": spec.roles,
+            "wants": spec.wants,
             "fuse": spec.fuse,
             "is_gemm": spec.fuse is FuseRole.GEMM or spec.family == "gemm",
             "weight": spec.weight_role is not None,
@@ -100,20 +114,24 @@ class OpView:
 
 @dataclass(frozen=True, slots=True)
 class PortPlan:
-    """A fake-quantize to build.
+    """A fake-quantize to build, or a FakeCast where ``dtype`` is float16.
 
     ``rule`` says which rule decided its dtype. Its scale is fixed at ``scale``, or at the one that
     ``threshold`` gives on its grid, or observed where both are ``None``.
     """
 
-    dtype: QuantDType
+    dtype: QuantDType | FloatDType
     constructor: Callable[..., FakeQuantize]
     rule: str
     threshold: float | None = None
     scale: float | None = None
 
-    def make(self, channel_len: int = 1, ch_axis: int = -1, name: str = "") -> FakeQuantize:
+    def make(
+        self, channel_len: int = 1, ch_axis: int = -1, name: str = ""
+    ) -> FakeQuantize | FakeCast:
         """Build the fake-quantize; ``ch_axis`` -1 is one scale for the tensor."""
+        if isinstance(self.dtype, FloatDType):
+            return FakeCast(self.dtype, name=name)
         where: dict[str, Any] = {"name": name}
         if ch_axis != -1:
             where |= {"ch_axis": ch_axis, "channel_len": channel_len}
@@ -142,7 +160,7 @@ class OpQuantPlan:
     output: PortPlan | None = None
     weight: PortPlan | None = None
     inputs: Mapping[int, PortPlan] = field(default_factory=dict)
-    dtype: QuantDType | None = None
+    dtype: QuantDType | FloatDType | None = None
     high_precision: bool = False
 
 
@@ -165,11 +183,15 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An operator that the march can't run."""
+    """An operator that the march can't run.
+
+    ``by_configuration``: not the operator but a dtype that was asked for it.
+    """
 
     name: str
     op: str
     reason: str
+    by_configuration: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,5 +215,5 @@ class Resolution:
         lines = "; ".join(f"{r.name} ({r.op}): {r.reason}" for r in self.refused)
         raise MarchError(
             f"march {march} can't run: {lines}. Replace these operators, choose another march, or "
-            "keep their modules float with module.qconfig = None."
+            "keep their modules float with module.qconfig = None or hybrid=True."
         )

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from qtune.dtype import QuantDType, qint8
+from qtune.dtype import FloatDType, QuantDType, qint8
 from qtune.errors import QconfigError
 from qtune.qconfig.dtypes import Float, port_dtype
 from qtune.quantizers.constructor import Constructor
+from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.fixed import FixedScaleObserver
 from qtune.quantizers.mse import MSEObserver
@@ -21,7 +22,8 @@ from qtune.quantizers.observer import (
     Observer,
 )
 
-FakeQuantizeConstructor = Callable[..., FakeQuantize]
+FakeQuantizeConstructor = Callable[..., Any]
+"""Builds a FakeQuantize, or a FakeCast for float16."""
 
 WEIGHT_AVERAGING = 1.0
 """Weights are known whole at every step, so their range is taken as it is, not averaged."""
@@ -81,15 +83,16 @@ class QConfig:
 
 def get_qconfig(
     observer: type[Observer] = MinMaxObserver,
-    in_dtype: QuantDType | torch.dtype | str | None = None,
+    in_dtype: QuantDType | FloatDType | torch.dtype | str | None = None,
     weight_dtype: QuantDType | torch.dtype | str | None = qint8,
-    out_dtype: QuantDType | torch.dtype | str | None = qint8,
+    out_dtype: QuantDType | FloatDType | torch.dtype | str | None = qint8,
     fix_scale: bool = False,
 ) -> QConfig:
     """A qconfig with one observer for inputs and outputs; weights are min-max per channel.
 
-    ``None`` (or ``torch.float32``) leaves the port out. ``fix_scale`` stops the scales of inputs
-    and outputs after the first batch or the loaded state (``averaging_constant`` 0).
+    ``None`` (or ``torch.float32``) leaves the port out; ``torch.float16`` casts (nash-p, -h, -b).
+    ``fix_scale`` stops the scales of inputs and outputs after the first batch or the loaded state
+    (``averaging_constant`` 0).
     """
     if not (isinstance(observer, type) and issubclass(observer, Observer)):
         raise QconfigError(f"get_qconfig: expected an observer class but got {observer!r}")
@@ -104,9 +107,13 @@ def get_qconfig(
         grid = port_dtype(dtype, f"get_qconfig: {port}")
         if isinstance(grid, Float):
             return None
+        if isinstance(grid, FloatDType):
+            return FakeCast.with_args(dtype=grid)
         return FakeQuantize.with_args(observer=observer, dtype=grid, **options)
 
     weight = port_dtype(weight_dtype, "get_qconfig: weight_dtype")
+    if isinstance(weight, FloatDType):
+        raise QconfigError("get_qconfig: weight_dtype is float16; weights are qint8 or qint16")
     return QConfig(
         input=activation(in_dtype, "in_dtype"),
         weight=None if isinstance(weight, Float) else weight_constructor(weight),

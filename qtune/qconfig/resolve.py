@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from qtune.dtype import QuantDType
+from qtune.dtype import FloatDType, QuantDType, qint8, qint32
 from qtune.errors import ArgumentError, QconfigError
 from qtune.march import March, get_march
 from qtune.ops.spec import Rule
 from qtune.qconfig.config import Configurator, GroupConfig
-from qtune.qconfig.dtypes import Float, PortDType
+from qtune.qconfig.demands import demanded
+from qtune.qconfig.dtypes import Float, Numeric, PortDType
 from qtune.qconfig.floating import float_reason, march_refusal, without_quantized_input
+from qtune.qconfig.march_check import dtype_refusal
 from qtune.qconfig.outputs import OutputChoice, choose_output, leaves_model
 from qtune.qconfig.plan import Decision, OpQuantPlan, OpView, PortPlan, Refusal, Resolution
 from qtune.qconfig.ports import Port, plan_inputs, plan_weight
@@ -28,7 +30,7 @@ def resolve(
     last GEMM before the model's end (without a fused relu) has a high-precision output unless a
     rule names it. What the march refuses is replaced by what it takes, and said in ``explanation``.
     """
-    return _Resolver(views, setter or default_setter(), march or get_march()).run()
+    return _Resolver(demanded(views), setter or default_setter(), march or get_march()).run()
 
 
 class _Resolver:
@@ -70,21 +72,22 @@ class _Resolver:
     def _resolve_group(self, group: list[OpView]) -> None:
         config = self._configurator.configure(group)
         reason = float_reason(group, config, self._given)
-        refused = march_refusal(group, self._march) if reason is None else None
+        refused = march_refusal(group, config, self._march) if reason is None else None
         if refused is not None:
             self._refused.append(refused)
             reason = f"{self._march} can't run it: {refused.reason}"
         if reason is None and config.output.dtype is Float.PORT:
             reason = without_quantized_input(group, config, self._given)
         if reason is not None:
-            self._keep_float(group, reason)
+            # What follows a refused operator is checked as if that one had given integers.
+            self._keep_float(group, reason, Float.PORT if refused is None else qint8)
         else:
             self._quantize(group, config)
 
-    def _keep_float(self, group: Sequence[OpView], reason: str) -> None:
+    def _keep_float(self, group: Sequence[OpView], reason: str, given: PortDType) -> None:
         for view in group:
             self._plans[view.name] = OpQuantPlan(float_reason=reason)
-            self._given[view.name] = None if _is_plain(view) else Float.PORT
+            self._given[view.name] = None if _is_plain(view) else given
             self._decisions.append(Decision(view.name, "operator", "", str(Float.PORT), "", reason))
 
     def _quantize(self, group: list[OpView], config: GroupConfig) -> None:
@@ -94,10 +97,23 @@ class _Resolver:
         operands = [] if gemm is None else _operands(inputs[gemm.name], weights[gemm.name])
         leaves = leaves_model(group[-1], self._by_name)
         choice = choose_output(group, config, operands, self._march, leaves, inputs)
+        self._refuse_dtypes(group, inputs, choice)
         self._decisions.extend(choice.decisions)
         for view in group:
             self._plans[view.name] = _plan(view, choice, inputs[view.name], weights[view.name])
             self._given[view.name] = choice.given[view.name]
+
+    def _refuse_dtypes(
+        self, group: Sequence[OpView], inputs: Mapping[str, dict[int, Port]], choice: OutputChoice
+    ) -> None:
+        """Limits of the march that depend on the dtypes just chosen."""
+        given = choice.given[group[-1].name]
+        output = qint32 if choice.high_precision else None if isinstance(given, Float) else given
+        for view in group:
+            operands = [port.dtype for port in inputs[view.name].values()]
+            reason = dtype_refusal(view, self._march, operands, output)
+            if reason is not None:
+                self._refused.append(Refusal(view.name, view.op, reason))
 
     def _inputs(
         self, view: OpView, group: Sequence[OpView], config: GroupConfig
@@ -127,12 +143,12 @@ def _plan(
         output=choice.outputs.get(view.name),
         weight=weight.plan if weight else None,
         inputs=plans,
-        dtype=given if isinstance(given, QuantDType) else None,
+        dtype=given if isinstance(given, (QuantDType, FloatDType)) else None,
         high_precision=view.name == choice.high_precision,
     )
 
 
-def _operands(inputs: dict[int, Port], weight: Port | None) -> list[QuantDType]:
+def _operands(inputs: dict[int, Port], weight: Port | None) -> list[Numeric]:
     """dtypes of the two factors of a GEMM."""
     factors = [port.dtype for port in inputs.values()]
     return factors[:1] + [weight.dtype] if weight else factors[:2]

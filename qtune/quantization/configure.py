@@ -60,6 +60,7 @@ def _view(
         "float_reason": region.reasons.get(name),
         "forced_dtype": node.meta.get(FORCED_DTYPE),
         "output_shape": _shape(node.meta.get("shape")),
+        "several_results": isinstance(node.meta.get("dtype"), (tuple, list)),
     }
     if op is None:
         return OpView(op=node.meta["op"], rule=Rule.OWN_SCALE, **common)
@@ -172,7 +173,7 @@ def _operand_shape(op: QATOp, role: str, value: Any) -> tuple[int, ...] | None:
     if isinstance(value, fx.Node):
         return _shape(value.meta.get("shape"))
     if value is None and role in op.params:
-        own = getattr(op, op.params[role])
+        own = op.param(role)
         return None if own is None else tuple(own.shape)
     return None
 

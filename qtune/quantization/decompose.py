@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,24 +11,32 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from qtune.capture.ambient import AUTOCAST, GRAD
+from qtune.capture.guards import check_comparison, check_length, check_value, is_guard
+from qtune.capture.source import call_site
 from qtune.dtype import QuantDType
 from qtune.errors import PrepareError
 from qtune.nn.qat import QATOp
 from qtune.nn.qat.composite import Composite
 from qtune.ops.registry import spec as registry_spec
-from qtune.ops.spec import Bound, OpSpec, Rule
-from qtune.quantization.operators import Call, Operators, holds_nodes, is_structural
+from qtune.ops.spec import Bound, Rule
+from qtune.quantization.constants import depends_on_data, example_value
+from qtune.quantization.operators import FLOAT_REASON, Call, Operators, holds_nodes, is_structural
 
 FORCED_DTYPE = "forced_dtype"
 """Key of ``node.meta``: the dtype that a part keeps whatever the configuration says."""
 
 _INHERITED = ("scope", "source", "kind", AUTOCAST, GRAD)
+_FACTS = (getattr, torch.is_floating_point, "dim", "size")
+"""Targets of nodes that read the shape or the dtype of a tensor, not its values."""
 
 
 def decompose_all(ops: Operators, nodes: Sequence[fx.Node]) -> None:
-    """Replace every operator among ``nodes`` whose rule is ``DECOMPOSED`` by its parts."""
-    for node in nodes:
-        op = ops.op(node)
+    """Replace every operator among ``nodes`` whose rule is ``DECOMPOSED`` by its parts.
+
+    All calls of a shared operator become calls of the same parts.
+    """
+    calls = [(node, ops.op(node)) for node in nodes]
+    for node, op in calls:
         if op is not None and op.spec.rule is Rule.DECOMPOSED:
             _Parts(ops, node, op).replace()
 
@@ -39,20 +48,28 @@ class _Parts:
         self.ops = ops
         self.node = node
         self.op = op
+        self._made: list[fx.Node] = []
 
     def replace(self) -> None:
         node, spec = self.node, self.op.spec
         if spec.decompose is None:
             raise PrepareError(f"{self.op.name}: {spec.name} has no decomposition; it needs one")
         self._make_room()
+        sources = node.all_input_nodes
         with self.ops.graph.inserting_before(node):
             attrs = {**self.op.attrs, **node.kwargs}
-            result = spec.decompose(self, Bound(self._operands(), attrs))
+            try:
+                result = spec.decompose(self, Bound(self._operands(), attrs))
+            except NotImplementedError as error:
+                where = call_site(node.meta)
+                raise NotImplementedError(f"{self.op.name}{where}: {error}") from error
         if isinstance(result, tuple):
             _redirect_items(node, result)
         else:
             node.replace_all_uses_with(result)
         self.ops.graph.erase_node(node)
+        self._remove_unused(sources)
+        self._take_knobs()
 
     def call(
         self,
@@ -65,13 +82,16 @@ class _Parts:
     ) -> Any:
         spec = registry_spec(op_name)
         name = f"{self.op.name}.{part}"
-        call = Call(spec, Bound(tuple(tensors), dict(attrs or {})), name, self.op.float_type)
-        meta = {key: self.node.meta[key] for key in _INHERITED if key in self.node.meta}
-        meta["origin"] = self.op.name
+        bound = Bound(tuple(tensors), dict(attrs or {}))
+        call = self.ops.owned(name, spec, bound)
+        if call is None:
+            call = Call(spec, bound, name, self.op.float_type)
+        meta = self._meta()
         inherited = self.node.meta.get(FORCED_DTYPE)
         if forced_dtype is not None or inherited is not None:
             meta[FORCED_DTYPE] = forced_dtype or inherited
-        new = self.ops.insert(call, {**meta, **_example(spec, tensors, attrs or {})})
+        new = self.ops.insert(call, {**meta, **self._example(spec.float_kernel, spec.name, bound)})
+        self._made.append(new)
         part_op = self.ops.op(new)
         if spec.rule is not Rule.DECOMPOSED or part_op is None:
             return new
@@ -86,16 +106,78 @@ class _Parts:
     def dtype(self, tensor: Any) -> Any:
         return tensor.meta["dtype"]
 
+    def items(self, result: Any) -> tuple[Any, ...]:
+        facts = zip(result.meta["shape"], result.meta["dtype"], strict=True)
+        return tuple(self._item(result, i, shape, dtype) for i, (shape, dtype) in enumerate(facts))
+
+    def constant(self, value: Any, *, part: str) -> Any:
+        owner, name, number = self.ops.model.get_submodule(self.op.name), part, 0
+        while (known := getattr(owner, name, None)) is not None and not torch.equal(known, value):
+            number += 1
+            name = f"{part}_{number}"
+        owner.register_buffer(name, value, persistent=False)
+        return self._attribute(name, value)
+
+    def is_constant(self, tensor: Any) -> bool:
+        return not depends_on_data(tensor)
+
+    def known(self, tensor: Any) -> Any:
+        return example_value(self.ops.model, tensor)
+
+    def made_by(self, tensor: Any) -> tuple[str, Bound] | None:
+        op = self.ops.op(tensor)
+        return None if op is None else (op.op, Bound(tensor.args, {**op.attrs, **tensor.kwargs}))
+
+    def float_call(
+        self, function: Callable[..., Any], args: Sequence[Any], *, part: str, reason: str
+    ) -> Any:
+        node = self.ops.graph.call_function(function, tuple(args))
+        name = getattr(function, "__name__", str(function))
+        node.meta.update(self._meta())
+        node.meta.update(self._example(function, name, Bound(tuple(args))))
+        node.meta.update({"op": name, "name": f"{self.op.name}.{part}", FLOAT_REASON: reason})
+        self._made.append(node)
+        return node
+
+    def require_size(self, tensor: Any, dim: int, why: str) -> int:
+        expected = self.shape(tensor)[dim]
+        size = self.ops.graph.call_method("size", (tensor, dim))
+        size.meta.update(self._meta(), kind="size")
+        text = f"{self.op.name}: {why}"
+        place = str(self.node.meta.get("source", ""))
+        self._guard(check_comparison, ("==", size, expected, True, text, place))
+        return expected
+
+    def require(self, check: Callable[..., bool], tensor: Any, why: str) -> None:
+        held = self.ops.graph.call_function(check, (tensor,))
+        held.meta.update(self._meta(), kind="value")
+        place = str(self.node.meta.get("source", ""))
+        self._guard(check_value, (held, True, f"{self.op.name}: {why}", place))
+
+    def _guard(self, check: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.ops.graph.call_function(check, args).meta.update(self._meta(), kind="guard")
+
+    def _meta(self) -> dict[str, Any]:
+        meta = {key: self.node.meta[key] for key in _INHERITED if key in self.node.meta}
+        return {**meta, "origin": self.op.name}
+
+    def _item(self, result: fx.Node, index: int, shape: Any, dtype: Any) -> fx.Node:
+        item = self.ops.graph.call_function(operator.getitem, (result, index))
+        item.meta.update(self._meta(), kind="item", shape=shape, dtype=dtype)
+        self._made.append(item)
+        return item
+
     def _nested(self, node: fx.Node, op: QATOp) -> Any:
         """The result of a part that is decomposed itself."""
         probe = self.ops.graph.call_function(_keep, (node,))
+        self._made.pop()
         _Parts(self.ops, node, op).replace()
         result = probe.args[0]
         self.ops.graph.erase_node(probe)
         return result
 
     def _make_room(self) -> None:
-        """Put a container where the operator is; parameters keep their names."""
+        """Put a container where the operator is; parameters and children keep their names."""
         if isinstance(self.ops.model.get_submodule(self.op.name), Composite):
             return
         container = Composite(self.op.op, self.op.name, self.op.float_type)
@@ -103,7 +185,16 @@ class _Parts:
             container.register_parameter(name, parameter)
         for name, buffer in self.op.named_buffers(recurse=False, remove_duplicate=False):
             container.register_buffer(name, buffer)
+        for name, child in self.op.named_children():
+            container.add_module(name, child)
+        container.train(self.op.training)
         self.ops.install(self.op.name, container, self.op)
+
+    def _take_knobs(self) -> None:
+        """What the user set on the float module about the tables of its parts."""
+        container = self.ops.model.get_submodule(self.op.name)
+        if isinstance(container, Composite):
+            container.take_knobs(self.ops.float_module(self.op.name))
 
     def _operands(self) -> tuple[Any, ...]:
         """The operands; parameters of the operator as attributes of the model."""
@@ -114,13 +205,39 @@ class _Parts:
         )
 
     def _parameter(self, role: str) -> fx.Node | None:
-        attribute = self.op.params[role]
-        value = getattr(self.op, attribute)
-        if value is None:
-            return None
-        node = self.ops.graph.get_attr(f"{self.op.name}.{attribute}")
-        node.meta.update(shape=tuple(value.shape), dtype=value.dtype, scope="")
+        value = self.op.param(role)
+        return None if value is None else self._attribute(self.op.params[role], value)
+
+    def _attribute(self, name: str, value: torch.Tensor) -> fx.Node:
+        node = self.ops.graph.get_attr(f"{self.op.name}.{name}")
+        node.meta.update(shape=tuple(value.shape), dtype=value.dtype, scope="", kind="attribute")
+        self._made.append(node)
         return node
+
+    def _example(self, function: Any, name: str, bound: Bound) -> dict[str, Any]:
+        """Shape and dtype of a part's result, found on tensors without data."""
+        attrs = map_arg(dict(bound.attrs), self.known)
+        if function is None or holds_nodes(tuple(attrs.values())):
+            raise PrepareError(f"{name} can't be a part: its result has no known shape")
+        with torch.no_grad():
+            result = function(*map_arg(bound.tensors, _meta_tensor), **attrs)
+        if isinstance(result, tuple):
+            return {"shape": [tuple(r.shape) for r in result], "dtype": [r.dtype for r in result]}
+        return {"shape": tuple(result.shape), "dtype": result.dtype}
+
+    def _remove_unused(self, sources: Sequence[fx.Node]) -> None:
+        """Erase the parts that no result needs, and what only the replaced operator used."""
+        for node in reversed(self._made):
+            if not node.users and not is_guard(node):
+                self.ops.erase(node)
+        waiting = list(sources)
+        while waiting:
+            node = waiting.pop()
+            _detach_facts(node)
+            if node.op in ("placeholder", "output") or node.users or node._erased:
+                continue
+            waiting += node.all_input_nodes
+            self.ops.erase(node)
 
 
 def _keep(value: Any) -> Any:
@@ -128,24 +245,31 @@ def _keep(value: Any) -> Any:
     return value
 
 
-def _redirect_items(node: fx.Node, results: tuple[fx.Node, ...]) -> None:
-    """Replace the items of a tuple by the nodes that make them now."""
+def _detach_facts(node: fx.Node) -> None:
+    """Let a mask go that only shape and dtype are still asked of: its source has the same."""
+    if node.meta.get("op") != "masked_fill" or not node.users:
+        return
+    source = node.args[0]
+    if not isinstance(source, fx.Node) or source.meta.get("shape") != node.meta.get("shape"):
+        return
+    if all(user.target in _FACTS for user in node.users):
+        node.replace_all_uses_with(source)
+
+
+def _redirect_items(node: fx.Node, results: tuple[Any, ...]) -> None:
+    """Replace the items of a tuple by the nodes that make them now; tuples may be nested."""
     for user in list(node.users):
+        if user.target is check_length:  # of the parts nothing else can come
+            user.graph.erase_node(user)
+            continue
         if not is_structural(user):
             raise PrepareError(f"{node.meta.get('name')}: its tuple of results is used as a whole")
-        user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
+        result: Any = results[user.args[1]]  # type: ignore[index]
+        if isinstance(result, tuple):
+            _redirect_items(user, result)
+        else:
+            user.replace_all_uses_with(result)
         user.graph.erase_node(user)
-
-
-def _example(spec: OpSpec, tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Shape and dtype of a part's result, found on tensors without data."""
-    if spec.float_kernel is None or holds_nodes(tuple(attrs.values())):
-        raise PrepareError(f"{spec.name} can't be a part: its result has no known shape")
-    empty = map_arg(tuple(tensors), _meta_tensor)
-    result = spec.float_kernel(*empty, **attrs)
-    if isinstance(result, tuple):
-        return {"shape": [tuple(r.shape) for r in result], "dtype": [r.dtype for r in result]}
-    return {"shape": tuple(result.shape), "dtype": result.dtype}
 
 
 def _meta_tensor(node: fx.Node) -> Any:

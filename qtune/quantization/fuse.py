@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from qtune.capture.fusion import FusedGroup, FusionResult, FusionRules, find_groups
+from qtune.capture.members import attribute_at
 from qtune.nn.qat import QATOp, qat_class
 from qtune.nn.qat.op import TRAINING
 from qtune.ops.norm.fold import fold_batch_norm
@@ -90,8 +91,7 @@ def _owners(ops: Operators) -> dict[int, list[str]]:
     for node in ops.graph.nodes:
         op = ops.op(node)
         if node.op == "get_attr":
-            owner, _, name = str(node.target).rpartition(".")
-            value = getattr(ops.model.get_submodule(owner), name)
+            value = attribute_at(ops.model, str(node.target).split("."))
             owners.setdefault(id(value), []).extend([str(node.target)] * len(node.users))
         elif op is not None and op.name not in seen:
             seen.add(op.name)
@@ -102,7 +102,7 @@ def _owners(ops: Operators) -> dict[int, list[str]]:
 
 def _own_parameters(op: QATOp) -> dict[str, Any]:
     """The parameters and buffers that fill roles of the operator, by attribute."""
-    values = {name: getattr(op, name) for name in op.params.values()}
+    values = {name: op.param(role) for role, name in op.params.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -157,7 +157,7 @@ def _operand(ops: Operators, node: fx.Node, role: str) -> tuple[Any, Callable[[A
             return None, lambda new: None
         owner, _, name = str(value.target).rpartition(".")
         module = ops.model.get_submodule(owner)
-        return getattr(module, name), lambda new: _set(module, name, new)
+        return attribute_at(module, [name]), lambda new: _set(module, name, new)
     name = op.params.get(role, role)
 
     def replace(new: Any) -> None:
@@ -168,7 +168,7 @@ def _operand(ops: Operators, node: fx.Node, role: str) -> tuple[Any, Callable[[A
 
 
 def _set(module: nn.Module, name: str, value: torch.Tensor) -> None:
-    old = getattr(module, name, None)
+    old = module._parameters.get(name, getattr(module, name, None))
     if isinstance(old, nn.Parameter) and old.shape == value.shape:
         with torch.no_grad():
             old.copy_(value)

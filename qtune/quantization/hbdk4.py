@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -12,37 +12,76 @@ from qtune.errors import ExportError
 from qtune.hbir.module import HbirModule
 from qtune.march import March
 from qtune.nn.prepared import PreparedModel
-from qtune.nn.propagate import operand_quantizer, value_quantizers
+from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat import QATOp, iter_stubs
-from qtune.nn.table import TableOp, make_table
+from qtune.nn.table import TableOp, TableSource, make_table, noted_source, table_source
 from qtune.ops.spec import Rule
+from qtune.quantization.pytree import get_hbir_input_flattener, get_hbir_output_unflattener
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import not_calibrated
 from qtune.quantizers.state import FakeQuantState
 
-__all__ = ["convert", "export", "pre_export"]
+__all__ = [
+    "convert",
+    "export",
+    "get_hbir_input_flattener",
+    "get_hbir_output_unflattener",
+    "pre_export",
+]
 
 
-def pre_export(model: nn.Module, inplace: bool = False) -> PreparedModel:
+def pre_export(model: nn.Module, inplace: bool = False) -> Any:
     """Return ``model`` with its element-wise functions as integer look-up tables, still in torch.
 
     A table maps the codes of its input to the codes of its output (numerics.md section 3): 256
     entries for qint8, segments over the observed range for qint16. ``inplace`` changes ``model``
     itself. A model that is pre-exported already stays as it is.
 
+    ``model`` may be one sub-module of a prepared model, to find the table that costs accuracy:
+    ``model.head = pre_export(model.head)``; the rest of the model runs and exports as before.
+
     Raises ``ExportError`` in training mode or while observers are active, ``NotCalibratedError``
     for fake-quantizes without a scale.
     """
     if not isinstance(model, PreparedModel):
-        _refuse(model)
+        return _pre_export_part(model, inplace)
     _check_state(model)
     result = model if inplace else copy.deepcopy(model)
     known = value_quantizers(result)
     for node, op in list(result.operators()):
-        if op.spec.rule is Rule.TABLE and not isinstance(op, TableOp):
-            _replace(result, node, op, operand_quantizer(op, node, 0, known))
+        if _to_be_table(op):
+            _replace(result, node, op, table_source(result, op, node, known))
     result.recompile()
     return result
+
+
+def _pre_export_part(module: Any, inplace: bool) -> nn.Module:
+    """``pre_export`` of operators taken out of their model, which is where their graph is."""
+    operators = module.modules() if isinstance(module, nn.Module) else ()
+    if not any(isinstance(item, QATOp) for item in operators):
+        raise ExportError(
+            f"pre_export: expected a model made by prepare, got {type(module).__name__}; call "
+            "prepare, calibrate the result, and pass that or a sub-module of it"
+        )
+    _check_state(module)
+    result: nn.Module = module if inplace else copy.deepcopy(module)
+    for path, op in list(result.named_modules()):
+        if not isinstance(op, QATOp) or not _to_be_table(op):
+            continue
+        source = noted_source(op)
+        if source is None or not isinstance(op.activation_post_process, FakeQuantize):
+            continue
+        if not bool(source.quantizer.observed):
+            raise not_calibrated([source.quantizer.name])
+        table = make_table(op, source)
+        if not path:
+            return table
+        result.set_submodule(path, table)
+    return result
+
+
+def _to_be_table(op: QATOp) -> bool:
+    return op.spec.rule is Rule.TABLE and not isinstance(op, TableOp)
 
 
 def export(
@@ -83,14 +122,7 @@ def convert(
     return convert_module(m, march, advice, advice_path)
 
 
-def _refuse(model: Any) -> NoReturn:
-    what = f"expected a model made by prepare, got {type(model).__name__}"
-    if isinstance(model, nn.Module) and any(isinstance(m, QATOp) for m in model.modules()):
-        raise NotImplementedError(f"pre_export: {what}; single sub-modules are not done yet")
-    raise ExportError(f"pre_export: {what}; call prepare, calibrate the result, and pass that")
-
-
-def _check_state(model: PreparedModel) -> None:
+def _check_state(model: nn.Module) -> None:
     stubs = list(iter_stubs(model))
     if model.training or any(quantizer.training for _, _, quantizer in stubs):
         raise ExportError("pre_export: the model is in training mode; call model.eval() first")
@@ -107,12 +139,12 @@ def _check_state(model: PreparedModel) -> None:
         raise not_calibrated(unobserved)
 
 
-def _replace(model: PreparedModel, node: fx.Node, op: QATOp, source: FakeQuantize | None) -> None:
+def _replace(model: PreparedModel, node: fx.Node, op: QATOp, source: TableSource | None) -> None:
     """Put the table in place of ``op``; one without quantized input and output stays float.
 
     A shared operator whose calls get inputs on several grids has one table for each.
     """
-    if op.activation_post_process is None or source is None:
+    if not isinstance(op.activation_post_process, FakeQuantize) or source is None:
         return
     if node.kwargs:
         raise ExportError(
@@ -121,7 +153,8 @@ def _replace(model: PreparedModel, node: fx.Node, op: QATOp, source: FakeQuantiz
         )
     path, number = op.name, 0
     while isinstance(present := _at(model, path), TableOp):
-        if torch.equal(present.input_scale, source.scale) and present.in_dtype == source.dtype:
+        grid = source.quantizer
+        if torch.equal(present.input_scale, grid.scale) and present.in_dtype == grid.dtype:
             node.target = path
             return
         number += 1

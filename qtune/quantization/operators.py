@@ -23,6 +23,7 @@ from qtune.nn.qat import QATOp, qat_class
 from qtune.nn.qat.op import TRAINING
 from qtune.ops import registry
 from qtune.ops.spec import Bound, OpSpec
+from qtune.ops.uncovered import no_operator
 from qtune.quantization.naming import Namer
 
 FLOAT_REASON = "float_reason"
@@ -92,6 +93,39 @@ class Operators:
         module = self.model.get_submodule(str(node.target))
         return module if isinstance(module, QATOp) else None
 
+    def erase(self, node: fx.Node) -> None:
+        """Erase an unused node, and the operator that no other node calls."""
+        self.graph.erase_node(node)
+        target = str(node.target)
+        if node.op != "call_module" or self.graph.find_nodes(op="call_module", target=target):
+            return
+        module = self.model.get_submodule(target)
+        if next(module.parameters(), None) is None and next(module.buffers(), None) is None:
+            for path in self._paths.pop(module, [target]):
+                owner, _, name = path.rpartition(".")
+                delattr(self.model.get_submodule(owner), name)
+
+    def owned(self, path: str, spec: OpSpec, bound: Bound) -> Call | None:
+        """The call of the layer at ``path`` if ``bound`` computes just that with its weight.
+
+        It takes the layer's name and parameters.
+        """
+        weight = _weight(spec, bound)
+        if not path or weight is None or str(weight.target).rpartition(".")[0] != path:
+            return None
+        owner = self.float_module(path)
+        found = registry.find_module(type(owner))
+        if found is None or found[0] is not spec:
+            return None
+        own = {
+            role: str(value.target).rpartition(".")[2]
+            for role, value in zip(spec.roles, bound.tensors, strict=False)
+            if _is_attribute_of(value, path)
+        }
+        tensors = [None if _is_attribute_of(v, path) else v for v in bound.tensors]
+        shared = Bound(tuple(tensors), bound.attrs)
+        return Call(spec, shared, path, _qualified(type(owner)), owner, own, found[1].cls)
+
     def install(self, name: str, module: nn.Module, replaced: nn.Module | None = None) -> None:
         """Put ``module`` at ``name``, and wherever else ``replaced`` is found."""
         paths = self._paths.pop(replaced, []) if replaced is not None else []
@@ -129,19 +163,20 @@ class Operators:
 
     def _module_call(self, node: fx.Node) -> Call | str:
         name = str(node.target)
-        module = self._float_module(name)
+        module = self.float_module(name)
         found = registry.find_module(type(module))
         if found is None:
             return f"no operator of the registry fits {_qualified(type(module))}"
         spec, target = found
-        reason = _hook_at_work(node, module, target.params.values())
+        params = target.filled(module, spec.roles)
+        reason = _hook_at_work(node, module, params.values())
         if reason is not None:
             return reason
         bound = target.bind(module, *node.args, **node.kwargs)
         kind = _qualified(type(module))
-        return Call(spec, bound, name, kind, module, target.params, target.cls)
+        return Call(spec, bound, name, kind, module, params, target.cls)
 
-    def _float_module(self, name: str) -> nn.Module:
+    def float_module(self, name: str) -> nn.Module:
         """The float module at ``name``, also after an operator took its place."""
         return self._replaced.get(name) or self.model.get_submodule(name)
 
@@ -152,10 +187,10 @@ class Operators:
         else:
             found = registry.find_function(node.target)
         if found is None:
-            return f"no operator of the registry fits {spelling}"
+            return no_operator(spelling)
         spec, target = found
         bound = target.bind(*node.args, **node.kwargs)
-        owned = self._owned(node, spec, bound)
+        owned = self.owned(node.meta.get("scope", ""), spec, bound)
         if owned is not None:
             return owned
         return Call(spec, bound, self._function_name(node, spec), spelling)
@@ -168,28 +203,6 @@ class Operators:
         other = self.model.get_submodule(path)
         is_other = isinstance(other, QATOp) and other.op != spec.name
         return f"{path}.{spec.name}" if is_other else str(path)
-
-    def _owned(self, node: fx.Node, spec: OpSpec, bound: Bound) -> Call | None:
-        """A call that a layer with its own ``forward`` makes with its own weight.
-
-        It stands for the layer: it takes the layer's name and parameters.
-        """
-        path = node.meta.get("scope", "")
-        weight = _weight(spec, bound)
-        if not path or weight is None or str(weight.target).rpartition(".")[0] != path:
-            return None
-        owner = self._float_module(path)
-        found = registry.find_module(type(owner))
-        if found is None or found[0] is not spec:
-            return None
-        own = {
-            role: str(value.target).rpartition(".")[2]
-            for role, value in zip(spec.roles, bound.tensors, strict=False)
-            if _is_attribute_of(value, path)
-        }
-        tensors = [None if _is_attribute_of(v, path) else v for v in bound.tensors]
-        shared = Bound(tuple(tensors), bound.attrs)
-        return Call(spec, shared, path, _qualified(type(owner)), owner, own, found[1].cls)
 
     def _existing(self, call: Call) -> QATOp | None:
         try:

@@ -6,6 +6,7 @@ import copy
 import enum
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -16,10 +17,12 @@ from qtune.capture.inputs import as_example_list
 from qtune.capture.recorder import capture
 from qtune.errors import PrepareError
 from qtune.march import March, get_march
-from qtune.modes import QATMode, get_qat_mode
+from qtune.modes import QATMode, get_consistency_level, get_qat_mode, level_on
+from qtune.nn.consistency import apply_level
 from qtune.nn.prepared import FloatOp, PreparedModel, UnfusedOps
+from qtune.nn.table import note_sources
 from qtune.qconfig.explain import surprises
-from qtune.qconfig.plan import UNSET, Resolution
+from qtune.qconfig.plan import UNSET, Refusal, Resolution
 from qtune.qconfig.resolve import resolve
 from qtune.qconfig.setter import QconfigSetter, default_setter
 from qtune.quantization.border import Border
@@ -27,6 +30,7 @@ from qtune.quantization.configure import attach, nearest_qconfig, operator_views
 from qtune.quantization.decompose import decompose_all
 from qtune.quantization.functionals import name_functional_calls
 from qtune.quantization.fuse import fold_batch_norms, fuse
+from qtune.quantization.hybrid import Hybrid, refused_whole
 from qtune.quantization.operators import Operators, remove_unused_attributes
 from qtune.quantization.region import DEQUANT, Region, classify
 from qtune.quantization.rundir import write_run_files
@@ -55,12 +59,20 @@ def prepare(
     example_inputs: Any = None,
     qconfig_setter: QconfigSetter | None = None,
     method: PrepareMethod = PrepareMethod.JIT_STRIP,
+    *,
+    hybrid: bool = False,
+    hybrid_dict: Mapping[str, Any] | None = None,
 ) -> PreparedModel:
     """Return the calibration / QAT model of ``model``, which stays untouched.
 
     ``example_inputs``: a tensor, a tuple of the positional arguments, or ``qtune.Inputs``. Other
     batch and image sizes work later. ``qconfig_setter``: default everything qint8, the last GEMM
     before the model's end with high-precision output. The result is in the state QAT.
+
+    ``hybrid``: operators that the march can't run stay in float on the CPU, between
+    ``<operator>_input_dequant`` and ``<operator>_activation_post_process``; so do those that
+    ``hybrid_dict`` names: ``{"module_name": [...], "module_type": [...]}``, names of operators or
+    of modules, and module classes. ``float_ops`` of the result lists them with the reason.
 
     Writes ``model_check_result.txt``, ``qconfig_dtypes.pt``, ``qconfig_dtypes.pt.py`` and
     ``fx_graph.txt`` into the run directory (see ``qtune.quantization.rundir``).
@@ -77,9 +89,10 @@ def prepare(
             "whose branch is deployed"
         )
     inputs = examples[0]
+    choice = Hybrid.of(hybrid, hybrid_dict)
     graph = capture(_copied(model), inputs)
     setter = qconfig_setter or default_setter()
-    prepared = _Preparation(model, graph, setter, march, method).run()
+    prepared = _Preparation(model, graph, setter, march, method, choice).run()
     write_run_files(prepared, inputs)
     return prepared
 
@@ -130,12 +143,15 @@ class _Preparation:
         setter: QconfigSetter,
         march: March,
         method: PrepareMethod,
+        hybrid: Hybrid,
     ) -> None:
         self.float_model = float_model
         self.model = graph
         self.setter = setter
         self.march = march
         self.strip = method is PrepareMethod.JIT_STRIP
+        self.hybrid = hybrid
+        self.refused: list[Refusal] = []
         self.ops = Operators(graph, float_model.training)
         self.forced: dict[str, str] = {}
 
@@ -143,8 +159,9 @@ class _Preparation:
         ops = self.ops
         name_functional_calls(self.model, ops.graph)
         ops.replace_calls()
+        self.forced.update(self.hybrid.chosen(ops, self.float_model))
         self._force_unconfigured()
-        region = classify(ops, self.forced, strip=self.strip)
+        region = self._without_refused(classify(ops, self.forced, strip=self.strip))
         decompose_all(ops, [node for node in ops.graph.nodes if node in region.quantized])
         self._force_unconfigured()
         region, fusion, resolution = self._settle()
@@ -164,6 +181,26 @@ class _Preparation:
             if qconfig is None:
                 self.forced[node.meta["name"]] = f"module.qconfig of {path or 'the model'} is None"
 
+    def _without_refused(self, region: Region) -> Region:
+        """Keep whole what would be decomposed into operators that the march lacks anyway."""
+        found = refused_whole(self.ops, region, self.float_model, self.march)
+        for name, (op, reason) in found.items():
+            self.refused.append(Refusal(name, op, reason))
+            self.forced[name] = self._cpu_reason(reason)
+        return classify(self.ops, self.forced, strip=self.strip) if found else region
+
+    def _to_the_cpu(self, resolution: Resolution) -> dict[str, str]:
+        """What the march refuses, where hybrid allows it; ``MarchError`` for what stays refused."""
+        refused = [*self.refused, *resolution.refused]
+        hybrid = self.hybrid.enabled
+        final = tuple(r for r in refused if r.by_configuration) if hybrid else tuple(refused)
+        replace(resolution, refused=final).raise_refused(str(self.march))
+        return {r.name: self._cpu_reason(r.reason) for r in resolution.refused}
+
+    def _cpu_reason(self, reason: str) -> str:
+        known = reason.startswith(str(self.march))
+        return reason if known else f"{self.march} can't run it: {reason}"
+
     def _settle(self) -> tuple[Region, FusionResult, Resolution]:
         """Stubs, groups and dtypes; again where the configuration keeps more operators float."""
         for _ in range(_PASSES):
@@ -173,8 +210,8 @@ class _Preparation:
             fusion = fuse(self.ops, region)
             views = operator_views(self.ops, region, self.float_model)
             resolution = resolve(views, self.setter, self.march)
-            resolution.raise_refused(str(self.march))
             more = self._newly_float(region, resolution)
+            more |= self._to_the_cpu(resolution)
             if not more:
                 return region, fusion, resolution
             self.forced.update(more)
@@ -212,18 +249,21 @@ class _Preparation:
     ) -> PreparedModel:
         self.model.recompile()
         prepared = PreparedModel.of(self.model)
+        note_sources(prepared)
         reasons = dict(region.reasons)
         for name, plan in resolution.plans.items():
             if plan.float_reason is not None:
                 reasons.setdefault(name, plan.float_reason)
         metas = {n.meta["name"]: n.meta for n in self.ops.graph.nodes if "name" in n.meta}
         prepared.float_ops = tuple(_float_op(metas[n], reason) for n, reason in reasons.items())
-        prepared.unfused = tuple(
+        unfused = (
             UnfusedOps(tuple(n.meta["name"] for n in item.nodes), item.reason)
             for item in fusion.unfused
         )
+        prepared.unfused = tuple(dict.fromkeys(unfused))  # calls of shared operators come once
         prepared.resolution = resolution
         prepared.march = str(self.march)
+        apply_level(prepared, level_on(get_consistency_level(), self.march, "prepare"))
         for op in prepared.float_ops:
             _log.info("%s (%s)%s stays float: %s", op.name, op.op, op.call_site, op.reason)
         for text in surprises(resolution):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
+from qtune.hbir.example import is_factory
+from qtune.nn.prepared import OUTSIDE_STUBS
 from qtune.nn.qat import QATOp
 from qtune.ops.spec import ModuleTarget, OpSpec
 from qtune.quantization.operators import (
@@ -26,7 +28,7 @@ QUANT = "quant_stub"
 DEQUANT = "dequant_stub"
 """The two operators of the registry that stand at the border of the quantized region."""
 
-OUTSIDE_STUBS = "it lies outside QuantStub and DeQuantStub"
+FROM_PLAIN = "it makes numbers of a mask or of integers; the operator behind it quantizes them"
 
 
 class Kind(enum.Enum):
@@ -64,8 +66,8 @@ class _Classifier:
 
     def run(self) -> Region:
         for node in self.ops.graph.nodes:
-            depends = node.op == "placeholder" or any(n in self.data for n in _tensor_inputs(node))
-            if depends:
+            depends = any(n in self.data for n in _tensor_inputs(node))
+            if node.op == "placeholder" or (depends and not is_factory(node)):
                 self.data.add(node)
             self.region.kinds[node] = self._kind(node)
         return self.region
@@ -104,13 +106,15 @@ class _Classifier:
         kinds = set(self._inputs(node))
         floats = kinds - {Kind.PLAIN}
         if op is None:
+            if is_factory(node) or node not in self.data:
+                return ""  # a constant, whatever makes it
             return str(node.meta[FLOAT_REASON]) if floats or has_float_result(node) else ""
         if node.meta["name"] in self.forced:
             return self.forced[node.meta["name"]]
         if op.op == QUANT:
             return None
         if node not in self.data or not (floats or op.params):
-            return ""
+            return FROM_PLAIN if node in self.data and has_float_result(node) else ""
         if self.strip and not floats & {Kind.QUANTIZED, Kind.INSIDE}:
             return OUTSIDE_STUBS
         return self._computed_parameter(node, op)

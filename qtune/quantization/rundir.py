@@ -18,7 +18,7 @@ import torch
 
 from qtune.check.qat_model import check_qat_model
 from qtune.nn.prepared import PreparedModel
-from qtune.nn.qat import iter_stubs
+from qtune.nn.qat import iter_ports
 from qtune.report.files import write_text, write_with
 from qtune.report.table import text_table
 
@@ -53,7 +53,7 @@ def run_files_in(directory: Path | None) -> Iterator[None]:
 def dtypes_of(model: PreparedModel) -> dict[str, dict[str, str]]:
     """dtype names by operator and port (``output``, ``weight``, ``input-0``, ...)."""
     found: dict[str, dict[str, str]] = {}
-    for name, port, quantizer in iter_stubs(model):
+    for name, port, quantizer in iter_ports(model):
         found.setdefault(name, {})[port] = str(quantizer.dtype)
     return found
 

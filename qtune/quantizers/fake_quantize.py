@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import nn
 
+from qtune.arith.quantize import power_of_two_scale
 from qtune.arith_fast.fake_quantize import fake_quantize
 from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError
@@ -20,6 +22,7 @@ from qtune.quantizers.scope import current_scope, not_calibrated
 from qtune.quantizers.state import FakeQuantState
 
 _log = logging.getLogger(__name__)
+_POWER_OF_TWO = "power_of_two"
 
 
 class FakeQuantize(Float32Module):
@@ -34,8 +37,14 @@ class FakeQuantize(Float32Module):
     Asked to quantize before any data came, it raises ``NotCalibratedError`` (inside a
     ``forward_scope`` at its end, with all names). Empty tensors pass in every state.
 
+    ``power_of_two``: every scale, a given one too, is rounded up to a power of two (consistency
+    levels 1 to 4); see :meth:`use_power_of_two`.
+
     Buffers: ``scale`` float32 [C]; ``observed`` bool, whether there is a scale.
     """
+
+    power_of_two = False
+    _loaded_power_of_two = False
 
     scale: torch.Tensor
     observed: torch.Tensor
@@ -110,7 +119,7 @@ class FakeQuantize(Float32Module):
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
             raise ArgumentError(f"{self._where}: expected a floating torch tensor but got {got}")
-        if self._observes:
+        if self.observes:
             self._observe(x)
         if self.state is FakeQuantState.CALIBRATION or x.numel() == 0:
             return x
@@ -138,23 +147,53 @@ class FakeQuantize(Float32Module):
         if bool(self.observed):
             self._refresh_scale()
 
+    @property
+    def is_quantizing(self) -> bool:
+        """Whether a call changes values now: by the state, and because there is a scale."""
+        return self.state in _QUANTIZES and bool(self.observed)
+
+    @torch.no_grad()
+    def use_power_of_two(self) -> None:
+        """Round the scale, now and whenever it changes, up to a power of two."""
+        self.power_of_two = True
+        if bool(self.observed):
+            self._refresh_scale()
+
     def observed_range(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Smallest and largest value that data had and that the scale covers, float32 [C] each.
 
-        Where no data were seen, the range of the scale.
+        Where no data were seen, the range of the scale. A scale that was rounded up to a power of
+        two covers more than the data had: the side that decided it then reaches to its end.
         """
         low, high = self.quant_min * self.scale, self.quant_max * self.scale
         observer = self.activation_post_process
         if not bool(observer.observed):
             return low, high
-        return torch.maximum(observer.min_val, low), torch.minimum(observer.max_val, high)
+        least, most = observer.min_val, observer.max_val
+        if self.power_of_two:
+            least = torch.where(-least > most, low, least)
+            most = torch.where(most >= -observer.min_val, high, most)
+        return torch.maximum(least, low), torch.minimum(most, high)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        facts = getattr(destination, "_metadata", {}).get(prefix[:-1], {})
+        facts[_POWER_OF_TWO] = self.power_of_two
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, *args: Any
+    ) -> None:
+        facts = local_metadata or {}
+        self._loaded_power_of_two = facts.get(_POWER_OF_TWO, self.power_of_two)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     @property
     def _where(self) -> str:
         return self.name or type(self).__name__
 
     @property
-    def _observes(self) -> bool:
+    def observes(self) -> bool:
+        """Whether a call takes its data into the statistics now."""
         if self.state is FakeQuantState.QAT:
             return self.training
         return self.state is FakeQuantState.CALIBRATION
@@ -170,6 +209,8 @@ class FakeQuantize(Float32Module):
         if self.scale.is_meta:
             return
         scale = self.activation_post_process.calculate_scale()
+        if self.power_of_two:
+            scale = as_power_of_two(scale)
         if scale.shape != self.scale.shape:
             self.scale = torch.ones_like(scale)
         self.scale.copy_(scale)
@@ -225,6 +266,11 @@ def _build(observer: type[Observer] | Constructor, arguments: dict[str, Any]) ->
     return cast(Observer, observer(**arguments))
 
 
+def as_power_of_two(scale: torch.Tensor) -> torch.Tensor:
+    """Each scale rounded up to a power of two, float32."""
+    return torch.from_numpy(power_of_two_scale(scale.detach().cpu().numpy())).to(scale.device)
+
+
 def _settle_loaded_scale(module: FakeQuantize, incompatible: Any) -> None:
     """Bring a loaded scale to the module's own grid.
 
@@ -235,7 +281,10 @@ def _settle_loaded_scale(module: FakeQuantize, incompatible: Any) -> None:
     if scale.is_meta or not (bool(module.observed) or observer.is_fixed):
         return
     has_source = bool(observer.observed) or bool((observer.threshold > 0).all())
-    fits = has_source and any(torch.equal(observer.calculate_scale(g), scale) for g in GRIDS)
+    computed = [observer.calculate_scale(grid) for grid in GRIDS] if has_source else []
+    if module._loaded_power_of_two:
+        computed += [as_power_of_two(own) for own in computed]
+    fits = any(torch.equal(own, scale) for own in computed)
     if not (fits or observer.is_fixed):
         module.set_qparams(scale)
         return

@@ -1,5 +1,6 @@
-"""Facade: ``check_qat_model`` under the toolchain's import path."""
+"""Facade: the structure checks under the toolchain's import path."""
 
+from qtune.check.march import check_model
 from qtune.check.qat_model import check_qat_model
 
-__all__ = ["check_qat_model"]
+__all__ = ["check_model", "check_qat_model"]

@@ -27,7 +27,7 @@ from qtune.quantization import (
     set_fake_quantize,
 )
 from qtune.quantization.hbdk4 import export
-from qtune.quantization.qconfig_setter import ModuleNameTemplate
+from qtune.quantization.qconfig_setter import MatmulDtypeTemplate, ModuleNameTemplate
 
 IMAGE = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -132,7 +132,7 @@ def test_prepare_names_operator_reason_and_remedy(
     assert all(text in message for text in expected), message
     assert message.endswith(
         "Replace these operators, choose another march, or keep their modules float with "
-        "module.qconfig = None."
+        "module.qconfig = None or hybrid=True."
     )
 
 
@@ -159,6 +159,23 @@ def test_int16_where_the_march_has_none_becomes_int8_with_the_reason() -> None:
     texts = [(c.name, c.asked, c.given, c.reason) for c in prepared.resolution.corrections]
     assert ("1", "qint16", "qint8", "bernoulli2 takes qint8 as output of conv2d") in texts
     assert convert(export(prepared, IMAGE), "bernoulli2").march == "bernoulli2"
+
+
+def test_int16_matmul_falls_back_to_int8_on_bayes_with_the_reason() -> None:
+    model = Function(lambda x: x @ x.transpose(-1, -2) + 0.5)
+    setter = QconfigSetter(
+        get_qconfig(), [ModuleNameTemplate({"": qint16}), MatmulDtypeTemplate(qint16)]
+    )
+    with marches.march("bayes-e"):
+        prepared = prepare(model.eval(), IMAGE, setter).eval()
+    found = [(c.port, c.asked, c.given, c.reason) for c in prepared.resolution.corrections]
+    reason = "bayes-e takes qint8 as input of matmul"
+    assert found == [(f"input-{i}", "qint16", "qint8", reason) for i in (0, 1)]
+    set_fake_quantize(prepared, FakeQuantState.CALIBRATION)
+    prepared(IMAGE)
+    set_fake_quantize(prepared, FakeQuantState.VALIDATION)
+    module = convert(export(prepared, IMAGE), "bayes-e")
+    assert [n.op_type for n in module.model.graph if "MatMul" in n.op_type] == ["QMatMul"]
 
 
 def test_int16_resize_gets_an_int8_grid_of_its_own_with_the_reason() -> None:
