@@ -79,6 +79,17 @@ def scale_from_threshold(t: Any, dtype: QuantDType) -> FloatArray:
     return _scale(t, float(-dtype.qmin))
 
 
+def power_of_two_scale(scale: Any) -> FloatArray:
+    """Return each float32 scale rounded up to a power of two (numerics.md section 4).
+
+    >>> power_of_two_scale([0.1, 0.125, 1.0]).tolist()
+    [0.125, 0.125, 1.0]
+    """
+    fraction, exponent = np.frexp(np.asarray(scale, dtype=np.float32))
+    one = np.float32(1.0)
+    return np.asarray(np.ldexp(one, np.where(fraction == 0.5, exponent - 1, exponent)))
+
+
 def compute_dtype(x: Any) -> FloatArray:
     """Return ``x`` in the dtype that quantization computes in: float64 stays, all else float32."""
     values = np.asarray(x)

@@ -16,14 +16,26 @@ from qtune.arith.rounding import Int64Array, saturate
 from qtune.dtype import QuantDType, qint32
 from qtune.errors import ArgumentError
 
+MULTIPLIER_BITS = 15
+"""Bits of a normalised multiplier; a sum over a common shift takes as many."""
+
+HIGH_PRECISION_BITS = 31
+"""The same with high precision (consistency levels 0 to 4)."""
+
+TIE_BITS = 6
+"""Bits below the last one of a sum whose ties are to go up: ``raised`` sets the lowest."""
+
 RESCALE_LIMIT = 1 << 62
 """``rescale`` clamps its result here: far outside any dtype, and one addition can't wrap it."""
+
+LIMB_BITS = 24
+"""Bits of the lower of the two limbs that 48-bit accumulators are split into."""
 
 _MAX_SHIFT = 126
 """Longer shifts give 0 as this one does: no product has 126 bits."""
 
 
-def multiplier_shift(M: float, bits: int = 15) -> tuple[int, int]:
+def multiplier_shift(M: float, bits: int = MULTIPLIER_BITS) -> tuple[int, int]:
     """Return ``(m, n)`` with ``M = m / 2**n`` and ``2**(bits-1) <= abs(m) < 2**bits``.
 
     ``m = floor(abs(M) * 2**n + 0.5)`` with the sign of M; M = 0 gives (0, 0).
@@ -43,7 +55,7 @@ def multiplier_shift(M: float, bits: int = 15) -> tuple[int, int]:
     return (m if M > 0 else -m), n
 
 
-def multipliers_shifts(M: Any, bits: int = 15) -> tuple[Int64Array, Int64Array]:
+def multipliers_shifts(M: Any, bits: int = MULTIPLIER_BITS) -> tuple[Int64Array, Int64Array]:
     """Return the int64 arrays ``m`` and ``n`` of every multiplier in ``M``, in its shape."""
     values = np.asarray(M, dtype=np.float64)
     pairs = [multiplier_shift(float(v), bits) for v in values.ravel()]
@@ -65,9 +77,16 @@ def rescale(acc: Any, m: Any, n: Any) -> Int64Array:
     if _fits_int64(acc, m, n):
         half = np.where(n > 0, np.int64(1) << np.maximum(n - 1, 0), 0)
         return np.asarray((acc * m + half) >> n)
-    # Two limbs (high precision on 48 bits) and shifts to the left: Python's unbounded integers.
+    if _fits_limbs(acc, m, n):
+        return _rescale_limbs(acc, m, n)
+    # Small shifts of what 64 bits don't hold, and shifts to the left: Python's unbounded integers.
     wide = np.frompyfunc(_rescale_one, 3, 1)(acc, m, n)
     return np.asarray(wide).astype(np.int64)
+
+
+def raised(acc: Any) -> Int64Array:
+    """Return ``64 * acc + 1``: the sum a 64th of a step higher, for a shift that counts 6 more."""
+    return (np.asarray(acc, dtype=np.int64) << TIE_BITS) + 1
 
 
 def requantize(acc: Any, m: Any, n: Any, dtype: QuantDType) -> Int64Array:
@@ -92,10 +111,10 @@ def accumulate_addend(acc: Any, codes: Any, m: Any, n: Any, wide: bool = False) 
     return saturate_accumulator(saturate_accumulator(acc) + addend)
 
 
-def common_shift(Ms: Iterable[float]) -> tuple[tuple[int, ...], int]:
+def common_shift(Ms: Iterable[float], bits: int = MULTIPLIER_BITS) -> tuple[tuple[int, ...], int]:
     """Return ``((m_0, m_1, ...), n)``: integer multipliers of several operands over one shift.
 
-    n comes from the largest multiplier (15 bits, normalised), the others are
+    n comes from the largest multiplier (``bits``, normalised), the others are
     ``floor(abs(M_i) * 2**n + 0.5)`` with the sign of M_i; one may become 0.
 
     >>> common_shift([0.5, 0.25])
@@ -104,7 +123,7 @@ def common_shift(Ms: Iterable[float]) -> tuple[tuple[int, ...], int]:
     factors = [float(v) for v in Ms]
     if not factors:
         raise ArgumentError("common_shift needs at least one multiplier")
-    _, n = multiplier_shift(max(abs(v) for v in factors))
+    _, n = multiplier_shift(max(abs(v) for v in factors), bits)
     return tuple(scaled_integer(v, n) for v in factors), n
 
 
@@ -119,6 +138,22 @@ def _fits_int64(acc: Int64Array, m: Int64Array, n: Int64Array) -> bool:
         return True
     product = _magnitude(acc) * _magnitude(m)
     return product <= RESCALE_LIMIT and int(n.min()) >= 0 and int(n.max()) <= 62
+
+
+def _fits_limbs(acc: Int64Array, m: Int64Array, n: Int64Array) -> bool:
+    return (
+        _magnitude(acc) <= 1 << 53
+        and _magnitude(m) < 1 << HIGH_PRECISION_BITS
+        and int(n.min()) > LIMB_BITS
+    )
+
+
+def _rescale_limbs(acc: Int64Array, m: Int64Array, n: Int64Array) -> Int64Array:
+    """``acc = high * 2**24 + low``: both products fit, and half the last bit shifted out rounds."""
+    high, low = acc >> LIMB_BITS, acc & ((1 << LIMB_BITS) - 1)
+    total = high * m + ((low * m) >> LIMB_BITS)
+    doubled = total >> np.minimum(n - 1 - LIMB_BITS, 63)
+    return np.asarray((doubled + 1) >> 1)
 
 
 def _magnitude(values: Int64Array) -> int:

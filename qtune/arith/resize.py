@@ -13,13 +13,19 @@ WEIGHT_BITS = 8
 """Fraction bits of a bilinear weight: weights count in 256ths."""
 
 
-def nearest_index(in_size: int, out_size: int) -> Int64Array:
+def nearest_index(in_size: int, out_size: int, centered: bool = False) -> Int64Array:
     """Return the source index ``(o * in) // out`` of every output position, int64 [out].
 
-    >>> nearest_index(3, 5).tolist()
-    [0, 0, 1, 1, 2]
+    ``centered`` (torch's "nearest-exact") takes the middle of the output element:
+    ``((2 o + 1) * in) // (2 out)``.
+
+    >>> nearest_index(3, 5).tolist(), nearest_index(3, 5, centered=True).tolist()
+    ([0, 0, 1, 1, 2], [0, 0, 1, 2, 2])
     """
-    return np.arange(out_size, dtype=np.int64) * in_size // out_size
+    out = np.arange(out_size, dtype=np.int64)
+    if centered:
+        return (2 * out + 1) * in_size // (2 * out_size)
+    return out * in_size // out_size
 
 
 def bilinear_taps(

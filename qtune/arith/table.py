@@ -89,7 +89,7 @@ def segment_table(
     for count in SEGMENT_COUNTS:
         for placement in placements:
             points = _dividing_points(placement, f, s_x, s_y, lo, hi, min(count, hi - lo), out)
-            table = _build(f, s_x, s_y, points, out)
+            table = table_at(f, s_x, s_y, points, out)
             if best is None or table.error < best.error:
                 best = table
         if best is not None and best.error <= 1:
@@ -136,9 +136,10 @@ def _constant(f: RealFunction, s_x: float, s_y: float, code: int, out: QuantDTyp
     )
 
 
-def _build(
-    f: RealFunction, s_x: float, s_y: float, points: Int64Array, out: QuantDType
+def table_at(
+    f: RealFunction, s_x: float, s_y: float, points: Int64Array, out: QuantDType = qint16
 ) -> SegmentTable:
+    """Return the table of ``f`` whose segments lie between rising codes, int64 [N + 1]."""
     first, last = points[:-1], points[1:]
     steps = np.arange(ENTRIES) / _STEPS
     positions = first[:, None] + (last - first)[:, None] * steps

@@ -1,1 +1,7 @@
-"""Modules of prepared and converted models."""
+"""Modules of prepared and converted models, and layers for float ones that torch lacks."""
+
+from qtune.nn.segment_lut import SegmentLUT
+from qtune.ops.gemm.deform_layer import DeformConv2d
+from qtune.ops.resize.layers import GridSample
+
+__all__ = ["DeformConv2d", "GridSample", "SegmentLUT"]

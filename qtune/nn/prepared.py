@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,13 @@ from qtune.capture.source import call_site
 from qtune.nn.qat.op import QATOp
 from qtune.qconfig.plan import Resolution
 from qtune.quantizers.scope import forward_scope
+
+_LEVEL = "consistency_level"
+_log = logging.getLogger(__name__)
+
+
+OUTSIDE_STUBS = "it lies outside QuantStub and DeQuantStub"
+"""Reason of the operators that the user left out of the quantized region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +55,15 @@ class PreparedModel(GraphModel):
     """A graph of :class:`~qtune.nn.qat.op.QATOp` modules, with the reports of ``prepare``.
 
     ``float_ops``: what stays float. ``unfused``: patterns that were not fused. ``resolution``: how
-    every dtype was decided. ``march``: the march it was prepared for.
+    every dtype was decided. ``march``: the march it was prepared for. ``consistency_level``: the
+    level it was prepared with (numerics.md section 4), ``None`` where none was set.
     """
 
     float_ops: tuple[FloatOp, ...] = ()
     unfused: tuple[UnfusedOps, ...] = ()
     resolution: Resolution | None = None
     march: str = ""
+    consistency_level: int | None = None
 
     @classmethod
     def of(cls, graph: GraphModel) -> PreparedModel:
@@ -82,7 +92,8 @@ class PreparedModel(GraphModel):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """torch's own, with a hint where the state belongs to another model."""
+        """torch's own, with a hint where the state belongs to another model or another level."""
+        self._check_level(state_dict)
         try:
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         except RuntimeError as error:
@@ -91,3 +102,23 @@ class PreparedModel(GraphModel):
                 "fake-quantizes. Load states of models prepared from the same float model with "
                 "the same qconfig; load float weights into the float model, before prepare."
             ) from None
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """torch's own; its metadata hold the consistency level."""
+        state = super().state_dict(*args, **kwargs)
+        metadata = getattr(state, "_metadata", {})
+        metadata.get(kwargs.get("prefix", "")[:-1], {})[_LEVEL] = self.consistency_level
+        return state
+
+    def _check_level(self, state_dict: Mapping[str, Any]) -> None:
+        """Say in the log that a state of another level is not enough for levels 1 to 4."""
+        facts = getattr(state_dict, "_metadata", {}).get("", {})
+        trained = facts.get(_LEVEL, self.consistency_level)
+        if trained == self.consistency_level or not (trained or self.consistency_level):
+            return
+        _log.warning(
+            "load_state_dict: this state was trained on consistency level %s, the model is on %s: "
+            "its scales follow its own level. Levels 1 to 4 need retraining",
+            "unset" if trained is None else trained,
+            "unset" if self.consistency_level is None else self.consistency_level,
+        )

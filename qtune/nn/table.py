@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import fx, nn
 
 from qtune.arith.quantize import quantize
 from qtune.arith.rounding import Int64Array
-from qtune.arith.table import SegmentTable, int8_table, segment_table
+from qtune.arith.segments import SegmentOptions, segment_table_by
+from qtune.arith.table import RealFunction, SegmentTable, int8_table, lookup
 from qtune.dtype import QuantDType
-from qtune.errors import ExportError
+from qtune.errors import ArgumentError, ExportError, NonFiniteError
+from qtune.modes import POWER_OF_TWO_TABLES
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.propagate import operand_quantizer, value_quantizers
 from qtune.nn.qat.op import QATOp
 from qtune.ops.activation.lookup import fake_lookup, lower_table
+from qtune.ops.activation.segment_module import TABLE_OPTIONS
 from qtune.ops.kernel import Builder, Value
+from qtune.ops.spec import Rule
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
+
+_SOURCES = "table_sources"
+"""Attribute of a table operator: where its input comes from, for each of its calls."""
 
 
 class TableOp(QATOp):
@@ -39,7 +50,7 @@ class TableOp(QATOp):
 
     def __init__(self, op: QATOp, source: FakeQuantize, table: Int64Array | SegmentTable) -> None:
         super().__init__(op.op, op.name, op.attrs, float_type=op.float_type)
-        if op.activation_post_process is None:
+        if not isinstance(op.activation_post_process, FakeQuantize):
             raise ExportError(f"{op.name}: a table needs an output scale, and it has none")
         self.qconfig = op.qconfig
         for key, quantizer in op.input_fake_quants.items():
@@ -96,18 +107,127 @@ class TableOp(QATOp):
         return {**self.__dict__, "_lookup": None}
 
 
-def make_table(op: QATOp, source: FakeQuantize) -> TableOp:
-    """The table of ``op`` for the grid of its input ``source`` (numerics.md section 3).
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Where the input of a table comes from.
 
-    An int16 table covers the observed range of the input.
+    ``quantizer``: the fake-quantize whose grid it is on. ``as_observed``: whether the values that
+    it saw arrive as they were; ``abs``, a padding or a pool between make others of them.
     """
+
+    quantizer: FakeQuantize
+    as_observed: bool = True
+
+    def codes(self) -> tuple[int, int]:
+        """The smallest and the largest code that an int16 table must cover."""
+        observed = torch.cat(self.quantizer.observed_range()).cpu().numpy()
+        if not self.as_observed:
+            largest = np.abs(observed).max()
+            observed = np.stack([-largest, largest])
+        scale = float(self.quantizer.scale)
+        low, high = (int(code) for code in quantize(observed, scale, self.quantizer.dtype))
+        return low, high
+
+
+def table_source(
+    model: nn.Module, op: QATOp, node: fx.Node, known: Mapping[fx.Node, FakeQuantize | None]
+) -> TableSource | None:
+    """The source of a table operator's input in ``model.graph``; ``None`` where it is float."""
+    quantizer = operand_quantizer(op, node, 0, known)
+    if quantizer is None:
+        return None
+    if op.input_fake_quants:
+        return TableSource(quantizer)
+    return TableSource(quantizer, _arrives_as_observed(model, node.args[0]))
+
+
+def _arrives_as_observed(model: nn.Module, value: Any) -> bool:
+    """Whether nothing but movement lies between a value and the fake-quantize it comes from."""
+    while isinstance(value, fx.Node):
+        op = model.get_submodule(str(value.target)) if value.op == "call_module" else None
+        if isinstance(op, QATOp):
+            if op.activation_post_process is not None:
+                return True
+            if op.spec.family != "movement" or op.attrs.get("value") is not None:
+                return False  # another function, or a padding with a value of its own
+        value = value.args[0] if value.args else None
+    return True
+
+
+def make_table(op: QATOp, source: TableSource) -> TableOp:
+    """The table of ``op`` for the grid of its input (numerics.md section 3).
+
+    An int16 table covers the observed range of the input, unless the operator has options of its
+    own (``SegmentLUT``, or the ``<part>_kwargs`` of a composed operator).
+    """
+    grid = source.quantizer
+    if grid.dtype.bits > 8:
+        return TableOp(op, grid, _segments(op, source))
+    function, target = _function_and_target(op)
+    scales = float(grid.scale), float(target.scale)
+    return TableOp(op, grid, int8_table(function, *scales, target.dtype))
+
+
+def unrolled_table(op: QATOp, source: FakeQuantize) -> torch.Tensor:
+    """What the int16 table of ``op`` gives for every code from qmin to qmax, float32 [65536]."""
+    noted: tuple[TableSource | None, ...] = getattr(op, _SOURCES, ())
+    known = (item for item in noted if item is not None and item.quantizer is source)
+    table = _segments(op, next(known, TableSource(source)))
+    codes = np.arange(source.dtype.qmin, source.dtype.qmax + 1)
+    values = lookup(table, codes, _function_and_target(op)[1].dtype)
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def _segments(op: QATOp, source: TableSource) -> SegmentTable:
+    function, target = _function_and_target(op)
+    scales = float(source.quantizer.scale), float(target.scale)
+    options = getattr(op, TABLE_OPTIONS, None) or op.attrs.get(TABLE_OPTIONS) or SegmentOptions()
+    power_of_two = (op.consistency_level or 0) >= POWER_OF_TWO_TABLES
+    try:
+        return segment_table_by(
+            options, function, *scales, *source.codes(), target.dtype, power_of_two=power_of_two
+        )
+    except (ArgumentError, NonFiniteError) as error:
+        raise ExportError(f"{op.name}: no table can be made of it: {error}") from error
+
+
+def _function_and_target(op: QATOp) -> tuple[RealFunction, FakeQuantize]:
     target, spec = op.activation_post_process, op.spec
-    if target is None or spec.table is None:
+    if not isinstance(target, FakeQuantize) or spec.table is None:
         raise ExportError(f"{op.name}: {op.op} has no table; export the model with its function")
-    function = spec.table(op.attrs)
-    s_x, s_y = float(source.scale), float(target.scale)
-    if source.dtype.bits <= 8:
-        return TableOp(op, source, int8_table(function, s_x, s_y, target.dtype))
-    observed = torch.cat(source.observed_range()).cpu().numpy()
-    first, last = (int(code) for code in quantize(observed, s_x, source.dtype))
-    return TableOp(op, source, segment_table(function, s_x, s_y, first, last, target.dtype))
+    return spec.table(op.attrs), target
+
+
+def note_sources(model: PreparedModel) -> None:
+    """Remember at every table operator where its input comes from.
+
+    The graph knows that; an operator alone, which ``pre_export`` may be given, does not.
+    """
+    known = value_quantizers(model)
+    for node, op in model.operators():
+        if op.spec.rule is Rule.TABLE:
+            source = table_source(model, op, node, known)
+            setattr(op, _SOURCES, (*getattr(op, _SOURCES, ()), source))
+
+
+def noted_source(op: QATOp) -> TableSource | None:
+    """What :func:`note_sources` wrote; ``None``: the input is float."""
+    sources: tuple[TableSource | None, ...] | None = getattr(op, _SOURCES, None)
+    if sources is None:
+        raise ExportError(
+            f"{op.name}: what makes its input is not known; pass pre_export the whole model"
+        )
+    first = sources[0]
+    if any(not _same_grid(first, other) for other in sources[1:]):
+        raise NotImplementedError(
+            f"pre_export: {op.name} is called on inputs of {len(sources)} grids and needs a table "
+            "for each, which only pre_export of the whole model can make"
+        )
+    return first
+
+
+def _same_grid(first: TableSource | None, other: TableSource | None) -> bool:
+    if first is None or other is None:
+        return first is other
+    a, b = first.quantizer, other.quantizer
+    return a is b or (a.dtype == b.dtype and torch.equal(a.scale, b.scale))

@@ -11,6 +11,7 @@ from qtune.arith.quantize import (
     dequantize,
     fake_quantize,
     in_range,
+    power_of_two_scale,
     quantize,
     scale_from_absmax,
     scale_from_threshold,
@@ -203,3 +204,18 @@ def test_quantize_is_the_nearest_code(x, scale, dtype):
     nearest = min(max(exact, Fraction(dtype.qmin)), Fraction(dtype.qmax))
     # x / s and + 0.5 each round to 2**-24 of a value up to 2**16.
     assert abs(code - nearest) <= Fraction(1, 2) + Fraction(1, 64)
+
+
+def test_scales_round_up_to_powers_of_two():
+    """numerics.md section 4."""
+    scales = np.float32([0.1, 0.125, 0.1250001, 1.0, 3.0, 2.0**-40, 2.0**-23])
+    assert power_of_two_scale(scales).tolist() == [
+        0.125,
+        0.125,
+        0.25,
+        1.0,
+        4.0,
+        2.0**-40,
+        2.0**-23,
+    ]
+    assert power_of_two_scale(scales).dtype == np.float32

@@ -18,6 +18,12 @@ def test_nearest_uses_integer_positions():
     assert nearest_index(4, 4).tolist() == [0, 1, 2, 3]
 
 
+def test_centered_nearest_takes_the_middle_of_the_output_element():
+    assert nearest_index(3, 5, centered=True).tolist() == [0, 0, 1, 2, 2]
+    assert nearest_index(5, 3, centered=True).tolist() == [0, 2, 4]
+    assert nearest_index(4, 2, centered=True).tolist() == [1, 3]
+
+
 def test_bilinear_doubles_with_quarter_weights():
     first, second, weight = bilinear_taps(2, 4)
     assert first.tolist() == [0, 0, 0, 1]

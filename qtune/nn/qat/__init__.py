@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from qtune.nn.qat.op import QATOp, iter_ops, iter_stubs
+from qtune.nn.qat.op import QATOp, iter_ops, iter_ports, iter_stubs
 from qtune.ops.registry import specs
 from qtune.ops.spec import ModuleTarget, OpSpec
 
-__all__ = ["QATOp", "class_name", "iter_ops", "iter_stubs", "qat_class"]
+__all__ = ["QATOp", "class_name", "iter_ops", "iter_ports", "iter_stubs", "qat_class"]
 
 
 def class_name(spec: OpSpec, float_class: type | None = None) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from qtune.errors import PrepareError
+from qtune.nn.qat.grids import BIAS, bias_on_grid, looked_up, on_exact_form
 from qtune.ops.gemm.channels import channel_unview, channel_view
 from qtune.ops.registry import spec as registry_spec
 from qtune.ops.spec import OpSpec, Rule
+from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
 
@@ -32,14 +35,20 @@ class QATOp(nn.Module):
     module's parameters and buffers live here under their own names, so that its ``state_dict``
     stays valid.
 
-    ``activation_post_process`` quantizes the result; ``None`` for members of a fused group before
-    the last, for operators that keep their input's scale and for results without one.
+    ``activation_post_process`` quantizes the result or casts it to float16; ``None`` for members of
+    a fused group before the last, for operators that keep their input's scale and for results
+    without one.
     ``input_fake_quants``: fake-quantizes of operands, by the operand's index as text.
+    ``consistency_level``: that of the model; ``grid_sources``: from level 1 on, the fake-quantize
+    that the first operand comes from, for each call.
     """
 
-    activation_post_process: FakeQuantize | None
+    activation_post_process: FakeQuantize | FakeCast | None
     weight_fake_quant: FakeQuantize | None
-    input_fake_quants: Mapping[str, FakeQuantize]
+    input_fake_quants: Mapping[str, FakeQuantize | FakeCast]
+    consistency_level: int | None = None
+    grid_sources: tuple[FakeQuantize | None, ...] = ()
+    level_table: tuple[list[float], torch.Tensor] | None = None
 
     def __init__(
         self, op: str, name: str, attrs: Mapping[str, Any] | None = None, *, float_type: str = ""
@@ -63,8 +72,8 @@ class QATOp(nn.Module):
         """The operator's entry in the registry."""
         return registry_spec(self.op)
 
-    def quantize_input(self, index: int, quantizer: FakeQuantize) -> None:
-        """Give operand ``index`` a fake-quantize of its own."""
+    def quantize_input(self, index: int, quantizer: FakeQuantize | FakeCast) -> None:
+        """Give operand ``index`` a fake-quantize (or a cast) of its own."""
         inputs = self._modules.setdefault(_INPUTS, nn.ModuleDict())
         if isinstance(inputs, nn.ModuleDict):
             inputs[str(index)] = quantizer
@@ -94,7 +103,7 @@ class QATOp(nn.Module):
         for name, child in module.named_children():
             self.add_module(name, child)
         for attribute in params.values():
-            if not hasattr(self, attribute):
+            if "." not in attribute and not hasattr(self, attribute):
                 self.register_parameter(attribute, None)
         self._forward_hooks.update(module._forward_hooks)
         self._forward_pre_hooks.update(module._forward_pre_hooks)
@@ -111,26 +120,52 @@ class QATOp(nn.Module):
         if self.weight_fake_quant is not None:
             index = self.weight_index
             values[index] = self.quantize_weight(values[index], attrs)
+            self._settle_bias(values, operands)
         if self.is_table_now():
             return self._table(values, attrs)
         result = self.compute(values, attrs)
+        if self.grid_sources and self.spec.exact is not None:
+            result = on_exact_form(self, values, attrs, result)
         if self.activation_post_process is None:
             return result
         return self.activation_post_process(result)
 
     def fill(self, operands: tuple[Any, ...]) -> list[Any]:
-        """Operands by role, with this module's parameters in their places."""
-        return [
-            getattr(self, self.params[role]) if value is None and role in self.params else value
-            for role, value in zip(self.roles(len(operands)), operands, strict=True)
+        """Operands by role, with this module's parameters in their places.
+
+        From consistency level 1 on the bias of a GEMM is the integer one.
+        """
+        roles = self.roles(len(operands))
+        values = [
+            self.param(role) if value is None and role in self.params else value
+            for role, value in zip(roles, operands, strict=True)
         ]
+        if self.grid_sources and BIAS in roles:
+            index = roles.index(BIAS)
+            values[index] = bias_on_grid(self, values[index])
+        return values
+
+    def _settle_bias(self, values: list[Any], operands: tuple[Any, ...]) -> None:
+        """The bias again: training may have moved the scale of the weight since ``fill``."""
+        if self.training and self.grid_sources and BIAS in self.spec.roles:
+            index = self.spec.roles.index(BIAS)
+            values[index] = self.fill(operands)[index]
+
+    def param(self, role: str) -> Any:
+        """The parameter or buffer that fills a role; it may be a child's (``out_proj.weight``)."""
+        return attrgetter(self.params[role])(self)
 
     def roles(self, count: int) -> tuple[str, ...]:
-        """Names of ``count`` operands; a role ``*name`` at the end stands for any number."""
+        """Names of ``count`` operands; a role ``*name`` at the end stands for any number.
+
+        Where parameters fill it, they are ``*name.0``, ``*name.1``, ...
+        """
         roles = self.spec.roles
-        if roles and roles[-1].startswith("*"):
-            return (roles[:-1] + roles[-1:] * count)[:count]
-        return roles[:count]
+        if not roles or not roles[-1].startswith("*"):
+            return roles[:count]
+        if f"{roles[-1]}.0" in self.params:
+            return (*roles[:-1], *(f"{roles[-1]}.{i}" for i in range(count)))[:count]
+        return (roles[:-1] + roles[-1:] * count)[:count]
 
     def compute(self, values: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """Run torch's own function on the operands."""
@@ -145,7 +180,8 @@ class QATOp(nn.Module):
         """A look-up table: the function in float64, rounded once (numerics.md section 3)."""
         wide = [value.double() if is_float(value) else value for value in values]
         result = self.activation_post_process(self.compute(wide, attrs))  # type: ignore[misc]
-        return result.to(values[0].dtype)
+        result = result.to(values[0].dtype)
+        return looked_up(self, values[0], result) if self.grid_sources else result
 
     def quantize_weight(self, weight: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tensor:
         """Fake-quantize the weight, one scale per real output channel.
@@ -190,9 +226,9 @@ def is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def fake_quantizes(quantizer: FakeQuantize | None) -> bool:
-    """Whether the fake-quantize changes values in its present state."""
-    return quantizer is not None and quantizer.state in (
+def fake_quantizes(quantizer: Any) -> bool:
+    """Whether a fake-quantize changes values in its present state; a FakeCast is none."""
+    return isinstance(quantizer, FakeQuantize) and quantizer.state in (
         FakeQuantState.QAT,
         FakeQuantState.VALIDATION,
     )
@@ -203,6 +239,13 @@ def iter_stubs(model: nn.Module) -> Iterator[tuple[str, str, FakeQuantize]]:
 
     Kinds: ``output``, ``weight``, ``input-<n>``.
     """
+    for name, kind, port in iter_ports(model):
+        if isinstance(port, FakeQuantize):
+            yield name, kind, port
+
+
+def iter_ports(model: nn.Module) -> Iterator[tuple[str, str, FakeQuantize | FakeCast]]:
+    """As :func:`iter_stubs`, with the casts to float16."""
     for op in iter_ops(model):
         for key, quantizer in op.input_fake_quants.items():
             yield op.name, f"input-{key}", quantizer
@@ -215,7 +258,7 @@ def iter_stubs(model: nn.Module) -> Iterator[tuple[str, str, FakeQuantize]]:
 def iter_ops(model: nn.Module) -> Iterator[QATOp]:
     """Every operator of ``model`` once, in order of execution where the model has a graph."""
     graph = getattr(model, "graph", None)
-    if graph is None:
+    if not isinstance(graph, fx.Graph):
         yield from (module for module in model.modules() if isinstance(module, QATOp))
         return
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""What convolutions of one and two spatial axes share: binding, lowering, rules and kernels."""
+"""What convolutions of one to three spatial axes share: binding, lowering, rules and kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ ROLES = ("input", "weight", "bias")
 PARAMS = {"weight": "weight", "bias": "bias"}
 
 _ONNX_PAD_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-_FUNCTIONS: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d}
+_FUNCTIONS: dict[int, Callable[..., torch.Tensor]] = {
+    1: F.conv1d,
+    2: F.conv2d,
+    3: F.conv3d,
+}
 
 
 def canonical_attrs(

@@ -10,7 +10,6 @@ import torch
 
 from qtune.arith_fast.capability import guard
 from qtune.arith_fast.gemm import (
-    GemmKernel,
     conv2d_kernel,
     conv_transpose2d_kernel,
     linear_kernel,
@@ -19,6 +18,7 @@ from qtune.arith_fast.held import channels_last, offset
 from qtune.arith_fast.requantize import INT32_BOUND, INT48_BOUND, Requantizer
 from qtune.dtype import QuantDType, qint8, qint32
 from qtune.ops.gemm.saturation import note_saturation
+from qtune.ops.gemm.volumes import counting, fast_conv3d, fast_conv_transpose3d
 from qtune.ops.kernel import FastKernel, KernelNode
 from qtune.ops.quant.codes import held_quant_dtype, input_dtype, output_dtype
 
@@ -27,9 +27,11 @@ FLOAT32_INNER = 1 << 10
 
 
 def fast_conv(node: KernelNode, bits: int, form: str) -> FastKernel:
-    """The fast kernel of QConv: rank 4, or rank 3 as a map of height 1."""
+    """The fast kernel of QConv: maps, sequences as maps of height 1, volumes as stacks of maps."""
     attrs, weight = node.attrs, _weight(node)
     rank = weight.ndim - 2
+    if rank == 3:
+        return fast_conv3d(node, weight, _finish(node, form))
     pads = tuple(attrs["pads"])
     strides, dilations = tuple(attrs["strides"]), tuple(attrs["dilations"])
     if rank == 1:
@@ -43,27 +45,36 @@ def fast_conv(node: KernelNode, bits: int, form: str) -> FastKernel:
         dilation=dilations,
         groups=attrs["group"],
     )
-    return _counting(kernel) if rank == 2 else _as_maps(_counting(kernel))
+    return counting(kernel) if rank == 2 else _as_maps(counting(kernel))
 
 
 def fast_conv_transpose(node: KernelNode, bits: int, form: str) -> FastKernel:
-    """The fast kernel of QConvTranspose."""
-    attrs = node.attrs
+    """The fast kernel of QConvTranspose: as :func:`fast_conv`."""
+    attrs, weight = node.attrs, _weight(node)
+    rank = weight.ndim - 2
+    if rank == 3:
+        return fast_conv_transpose3d(node, weight, _finish(node, form))
+    geometry = {key: tuple(attrs[key]) for key in ("strides", "output_padding", "dilations")}
+    pads = tuple(attrs["pads"])
+    if rank == 1:
+        weight, pads = weight[:, :, None, :], (0, pads[0], 0, pads[1])
+        neutral = {"strides": 1, "output_padding": 0, "dilations": 1}
+        geometry = {key: (neutral[key], *value) for key, value in geometry.items()}
     kernel = conv_transpose2d_kernel(
-        _weight(node),
+        weight,
         **_finish(node, form),
-        stride=tuple(attrs["strides"]),
-        padding=tuple(attrs["pads"]),
-        output_padding=tuple(attrs["output_padding"]),
-        dilation=tuple(attrs["dilations"]),
+        stride=geometry["strides"],
+        padding=pads,
+        output_padding=geometry["output_padding"],
+        dilation=geometry["dilations"],
         groups=attrs["group"],
     )
-    return _counting(kernel)
+    return counting(kernel) if rank == 2 else _as_maps(counting(kernel))
 
 
 def fast_linear(node: KernelNode, bits: int, form: str) -> FastKernel:
     """The fast kernel of QLinear."""
-    return _counting(linear_kernel(_weight(node), **_finish(node, form)))
+    return counting(linear_kernel(_weight(node), **_finish(node, form)))
 
 
 def _weight(node: KernelNode) -> np.ndarray[Any, Any]:
@@ -100,19 +111,6 @@ def _finish(node: KernelNode, form: str) -> dict[str, Any]:
 
 def _channels(constant: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return constant.reshape(-1).astype(np.int64)
-
-
-def _counting(kernel: GemmKernel) -> FastKernel:
-    """Report what the kernel saturates to an open ``count_saturation`` block."""
-
-    def run(*held: torch.Tensor) -> torch.Tensor:
-        before = kernel.saturated
-        result = kernel(*held)
-        if kernel.saturated != before:
-            note_saturation(kernel.saturated - before)
-        return result
-
-    return run
 
 
 def _as_maps(kernel: FastKernel) -> FastKernel:

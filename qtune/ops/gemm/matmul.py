@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtune.arith.requantize import multiplier_shift
 from qtune.dtype import QuantDType
 from qtune.errors import ConvertError
 from qtune.ops.gemm import limits, reference
@@ -21,6 +20,7 @@ from qtune.ops.gemm.pending import (
     check_operands,
     check_requantize,
     clamp_float,
+    requantizes_apart,
 )
 from qtune.ops.gemm.samples import sample_matmul
 from qtune.ops.gemm.saturation import saturate_accumulator
@@ -39,6 +39,7 @@ from qtune.ops.kernel import (
     Value,
 )
 from qtune.ops.quant.codes import code_bounds, onnx_type, stored, tighten
+from qtune.ops.quant.precision import multiplier
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, OpSpec, Rule
 
@@ -60,15 +61,14 @@ class MatmulPending(Pending):
         """Emit QMatMul: exact sum, one requantize."""
         kind = self._variant(ctx)
         check_requantize(ctx, self.name, dtype)
-        m, n = multiplier_shift(self._acc_scale() / float(np.float32(scale)))
+        m, n = multiplier(ctx, self._acc_scale() / float(np.float32(scale)))
         lo, hi = code_bounds(self.low, self.high, scale, dtype)
         factors = [ctx.constant(np.array(v, dtype=np.int64), k) for v, k in ((m, "m"), (n, "n"))]
-        value = ctx.add(
-            f"QMatMul{kind.suffix}",
-            [self.a.value, self.b.value, *factors],
-            {"lo": lo, "hi": hi, "to": onnx_type(dtype)},
-            domain=DOMAIN,
-        )
+        name, operands = f"QMatMul{kind.suffix}", [self.a.value, self.b.value]
+        if requantizes_apart(ctx, kind):
+            name, operands = "Requantize", [ctx.add(f"{name}Acc", operands, {}, domain=DOMAIN)]
+        attrs = {"lo": lo, "hi": hi, "to": onnx_type(dtype)}
+        value = ctx.add(name, [*operands, *factors], attrs, domain=DOMAIN)
         return QValue(value, dtype, scale, lo, hi)
 
     def clamp(self, ctx: ConvertContext, low: float | None, high: float | None) -> Pending:
@@ -102,6 +102,14 @@ def _bind(input: Any, other: Any) -> Bound:
 
 def _bind_matrices(input: Any, mat2: Any) -> Bound:
     return Bound((input, mat2))
+
+
+def _bind_vector(input: Any, vec: Any) -> Bound:
+    return Bound((input, vec))
+
+
+def _bind_dot(input: Any, tensor: Any) -> Bound:
+    return Bound((input, tensor))
 
 
 def _bind_reflected(input: Any, other: Any) -> Bound:
@@ -185,6 +193,12 @@ register(
             MethodTarget("matmul", _bind),
             MethodTarget("bmm", _bind_matrices),
             MethodTarget("mm", _bind_matrices),
+            FunctionTarget(torch.mv, _bind_vector),
+            FunctionTarget(torch.dot, _bind_dot),
+            FunctionTarget(torch.vdot, _bind),
+            MethodTarget("mv", _bind_vector),
+            MethodTarget("dot", _bind_dot),
+            MethodTarget("vdot", _bind),
             MethodTarget("__matmul__", _bind),
             MethodTarget("__rmatmul__", _bind_reflected),
             MethodTarget("__imatmul__", _bind),

@@ -10,7 +10,6 @@ import numpy as np
 
 from qtune.arith.bias import INT32_BIAS_LIMIT, INT48_BIAS_LIMIT, BiasPlan, quantize_bias
 from qtune.arith.quantize import quantize
-from qtune.arith.requantize import multipliers_shifts
 from qtune.dtype import QuantDType
 from qtune.errors import ConvertError, MarchError
 from qtune.march import as_march
@@ -28,6 +27,7 @@ from qtune.ops.kernel import (
     Value,
 )
 from qtune.ops.quant.codes import code_bounds, onnx_type, stored, tighten
+from qtune.ops.quant.precision import multipliers
 
 Array = np.ndarray[Any, Any]
 DOMAIN = "qtune"
@@ -61,17 +61,18 @@ class GemmPending(Pending):
         kind = self._variant(ctx)
         check_requantize(ctx, self.name, dtype)
         plan = self._plan(ctx, kind)
-        m, n = multipliers_shifts(self._acc_scale(plan) / float(np.float32(scale)))
+        m, n = multipliers(ctx, self._acc_scale(plan) / float(np.float32(scale)))
+        factors = [self._channels(ctx, m, "m"), self._channels(ctx, n, "n")]
         lo, hi = code_bounds(self.low, self.high, scale, dtype)
-        inputs = [
-            *self._sum_inputs(ctx, kind, plan),
-            self._channels(ctx, m, "m"),
-            self._channels(ctx, n, "n"),
-            *self._addend_inputs(ctx, plan),
-        ]
-        form = "" if self.addend is None else "Add"
-        attrs = {**self.attrs, "lo": lo, "hi": hi, "to": onnx_type(dtype)}
-        value = ctx.add(f"{self.base}{kind.suffix}{form}", inputs, attrs, domain=DOMAIN)
+        attrs = {"lo": lo, "hi": hi, "to": onnx_type(dtype)}
+        if requantizes_apart(ctx, kind):
+            acc = self._accumulator(ctx, kind, plan)
+            value = ctx.add("Requantize", [acc, *factors], attrs, domain=DOMAIN)
+            return QValue(value, dtype, scale, lo, hi)
+        addend = self._addend_inputs(ctx, plan)
+        inputs = [*self._sum_inputs(ctx, kind, plan), *factors, *addend]
+        name = f"{self.base}{kind.suffix}{'Add' if addend else ''}"
+        value = ctx.add(name, inputs, {**self.attrs, **attrs}, domain=DOMAIN)
         return QValue(value, dtype, scale, lo, hi)
 
     def accumulate(self, ctx: ConvertContext, addend: QValue) -> Pending | None:
@@ -90,14 +91,19 @@ class GemmPending(Pending):
         kind = self._variant(ctx)
         check_high_precision(self.name, kind)
         plan = self._plan(ctx, kind)
-        inputs = [*self._sum_inputs(ctx, kind, plan), *self._addend_inputs(ctx, plan)]
-        form = "Acc" if self.addend is None else "AddAcc"
-        acc = ctx.add(f"{self.base}{kind.suffix}{form}", inputs, self.attrs, domain=DOMAIN)
+        acc = self._accumulator(ctx, kind, plan)
         s_x = ctx.constant(np.array(self.x.scale, dtype=np.float32), "s_x")
         s_w = self._channels(ctx, plan.s_w, "s_w")
         return clamp_float(
             ctx, ctx.add("DequantizeAcc", [acc, s_x, s_w], {}, domain=DOMAIN), self.low, self.high
         )
+
+    def _accumulator(self, ctx: ConvertContext, kind: Variant, plan: BiasPlan) -> Value:
+        """Emit the GEMM with its int32 accumulator as the result."""
+        addend = self._addend_inputs(ctx, plan)
+        name = f"{self.base}{kind.suffix}{'AddAcc' if addend else 'Acc'}"
+        inputs = [*self._sum_inputs(ctx, kind, plan), *addend]
+        return ctx.add(name, inputs, self.attrs, domain=DOMAIN)
 
     def _acc_scale(self, plan: BiasPlan) -> Array:
         return float(np.float32(self.x.scale)) * plan.s_w.astype(np.float64)
@@ -147,7 +153,7 @@ class GemmPending(Pending):
     def _addend_inputs(self, ctx: ConvertContext, plan: BiasPlan) -> list[Value]:
         if self.addend is None:
             return []
-        m, n = multipliers_shifts(float(np.float32(self.addend.scale)) / self._acc_scale(plan))
+        m, n = multipliers(ctx, float(np.float32(self.addend.scale)) / self._acc_scale(plan))
         return [
             self.addend.value,
             self._channels(ctx, m, "m_addend"),
@@ -194,13 +200,13 @@ def check_operands(ctx: ConvertContext, name: str, x: QuantDType, w: QuantDType)
 
 def check_requantize(ctx: ConvertContext, name: str, dtype: QuantDType) -> None:
     """Raise where an output dtype or the wanted requantize can't be made."""
-    if ctx.high_precision_qpp:
-        raise NotImplementedError(
-            f"{name}: 31-bit requantize (high_precision_qpp) is not implemented; "
-            "leave the consistency level unset"
-        )
     if dtype.bits == 16 and not as_march(ctx.march).limits.int16_activations:
         raise MarchError(f"{name}: {ctx.march} has no qint16 output; set its output to qint8")
+
+
+def requantizes_apart(ctx: ConvertContext, kind: Variant) -> bool:
+    """Whether the accumulator is a result of its own; one of 48 bits can't leave the GEMM."""
+    return not ctx.fuses_requantize and kind.accumulator_bits == 32
 
 
 def check_high_precision(name: str, kind: Variant) -> None:

@@ -19,6 +19,8 @@ def sample_conv(rng: Any, rank: int) -> Sample:
     outputs = groups * pick(rng, 1, 2, 3)
     kernel = tuple(pick(rng, 1, 2, 3) for _ in range(rank))
     stride = tuple(pick(rng, 1, 2, 3) for _ in range(rank))
+    if rank == 3:  # the marches take one stride of 1 or 2 for volumes
+        stride = (min(stride[0], 2),) * rank
     dilation = (1,) * rank if max(stride) > 1 else tuple(pick(rng, 1, 2) for _ in range(rank))
     padding: Any = tuple(pick(rng, 0, 1) for _ in range(rank))
     if max(stride) == 1:
@@ -39,26 +41,45 @@ def sample_conv(rng: Any, rank: int) -> Sample:
     return Sample(shapes, attrs)
 
 
-def sample_conv_transpose(rng: Any) -> Sample:
+def sample_conv_transpose(rng: Any, rank: int = 2) -> Sample:
     """A transposed convolution with random groups, stride, padding and output padding."""
     groups = pick(rng, 1, 1, 2, 3)
     inputs, outputs = groups * pick(rng, 1, 2), pick(rng, 1, 2, 3)
-    kernel = (pick(rng, 2, 3, 4), pick(rng, 2, 3))
+    kernel = (pick(rng, 2, 3, 4), pick(rng, 2, 3), pick(rng, 2, 3))[:rank]
     stride = tuple(int(rng.integers(1, k)) for k in kernel)
     extra = tuple(int(rng.integers(0, s)) for s in stride)
     shapes = (
-        (pick(rng, 1, 2), inputs, int(rng.integers(2, 6)), int(rng.integers(2, 6))),
+        (pick(rng, 1, 2), inputs, *(int(size) for size in rng.integers(2, 6, rank))),
         (inputs, outputs, *kernel),
         pick(rng, None, (outputs * groups,)),
     )
     attrs = {
         "stride": stride,
-        "padding": (pick(rng, 0, 1), pick(rng, 0, 1)),
+        "padding": tuple(pick(rng, 0, 1) for _ in range(rank)),
         "output_padding": extra,
         "groups": groups,
-        "dilation": (1, 1),
+        "dilation": (1,) * rank,
         "output_size": None,
     }
+    return Sample(shapes, attrs)
+
+
+def sample_deform_conv(rng: Any) -> Sample:
+    """A deformable convolution with random groups, offset groups, padding, bias and modulation."""
+    groups, parts = pick(rng, 1, 1, 2), pick(rng, 1, 2)
+    inputs, outputs = 2 * pick(rng, 1, 2), groups * pick(rng, 1, 2)
+    kernel, padding = (pick(rng, 1, 2, 3), pick(rng, 1, 2, 3)), (pick(rng, 0, 1), pick(rng, 0, 1))
+    batch, *size = pick(rng, 1, 2), int(rng.integers(3, 7)), int(rng.integers(3, 7))
+    out = tuple(n + 2 * p - k + 1 for n, p, k in zip(size, padding, kernel, strict=True))
+    taps = parts * kernel[0] * kernel[1]
+    shapes = (
+        (batch, inputs, *size),
+        (batch, 2 * taps, *out),
+        (outputs, inputs // groups, *kernel),
+        pick(rng, None, (outputs,)),
+        pick(rng, None, (batch, taps, *out)),
+    )
+    attrs = {"stride": (1, 1), "padding": padding, "dilation": (1, 1), "groups": groups}
     return Sample(shapes, attrs)
 
 

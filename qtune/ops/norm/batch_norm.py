@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from qtune.arith.requantize import multipliers_shifts, rescale
+from qtune.arith.requantize import rescale
 from qtune.arith.rounding import round_half_up
 from qtune.arith_fast.held import offset
 from qtune.arith_fast.requantize import Requantizer
@@ -39,6 +39,7 @@ from qtune.ops.kernel import (
 )
 from qtune.ops.norm.fold import affine_form
 from qtune.ops.quant.codes import code_bounds, input_dtype, onnx_type, output_dtype, tighten
+from qtune.ops.quant.precision import SUM_SHIFT, multipliers
 from qtune.ops.registry import register
 from qtune.ops.spec import (
     Bound,
@@ -165,7 +166,7 @@ class BatchNormPending(Pending):
     def emit(self, ctx: ConvertContext, scale: float, dtype: QuantDType) -> QValue:
         """Emit QBatchNorm."""
         check_requantize(ctx, self.name, dtype)
-        m, n, bias = fixed_point(self.factor, self.shift, self.x.scale, scale)
+        m, n, bias = fixed_point(ctx, self.factor, self.shift, self.x.scale, scale)
         shape = (-1, *[1] * (self.rank - 2))
         constants = [
             ctx.constant(values.reshape(shape), suffix)
@@ -182,10 +183,12 @@ class BatchNormPending(Pending):
         return replace(self, low=new_low, high=new_high)
 
 
-def fixed_point(factor: Array, shift: Array, s_x: float, s_y: float) -> tuple[Array, Array, Array]:
+def fixed_point(
+    ctx: ConvertContext, factor: Array, shift: Array, s_x: float, s_y: float
+) -> tuple[Array, Array, Array]:
     """Return int64 ``m``, ``n`` and bias per channel: ``y = (x * m + bias + 2**(n-1)) >> n``."""
     step_x, step_y = float(np.float32(s_x)), float(np.float32(s_y))
-    m, n = multipliers_shifts(step_x * factor / step_y)
+    m, n = multipliers(ctx, step_x * factor / step_y, largest_shift=SUM_SHIFT)
     vanishes = n >= _VANISHING_SHIFT
     m, n = np.where(vanishes, 0, m), np.where(vanishes, 0, n)
     bias = round_half_up(np.ldexp(shift / step_y, n))
@@ -229,7 +232,7 @@ def _fast(node: KernelNode) -> FastKernel:
         lo=node.attrs["lo"],
         hi=node.attrs["hi"],
         out=output_dtype(node),
-        bound=1 << 30,
+        bound=-source.qmin * int(np.abs(m).max(initial=1)),
     )
     return lambda x: finish(x.double().sub_(zero).mul_(factor))
 

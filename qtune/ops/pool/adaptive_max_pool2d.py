@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,16 +54,19 @@ def window_index(size: int, out: int) -> Int64Array:
     return np.asarray(np.minimum(index, windows.end[:, None] - 1))
 
 
-def _lower(b: Builder, call: LowerCall) -> Any:
-    def emit(value: Any, shape: tuple[int, ...]) -> Any:
-        names = ("rows", "columns")
-        constants = [
-            b.constant(window_index(size, size if wanted is None else int(wanted)), name)
-            for size, wanted, name in zip(shape[2:], call.attrs["output_size"], names, strict=True)
-        ]
-        return b.add(OP, [value, *constants], {"to": FLOAT}, domain="qtune")
+def lower_map(b: Builder, value: Any, shape: Sequence[int], output_size: Sequence[Any]) -> Any:
+    """WindowMax of a value [N, C, H, W]; ``None`` as a size keeps that axis."""
+    names = ("rows", "columns")
+    constants = [
+        b.constant(window_index(size, size if wanted is None else int(wanted)), name)
+        for size, wanted, name in zip(shape[2:], output_size, names, strict=True)
+    ]
+    return b.add(OP, [value, *constants], {"to": FLOAT}, domain="qtune")
 
-    return on_maps(b, call, 2, emit)
+
+def _lower(b: Builder, call: LowerCall) -> Any:
+    size = call.attrs["output_size"]
+    return on_maps(b, call, 2, lambda value, shape: lower_map(b, value, shape, size))
 
 
 def _run_float(

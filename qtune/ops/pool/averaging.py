@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from qtune.arith.requantize import multipliers_shifts, rescale
+from qtune.arith.requantize import TIE_BITS, raised, rescale
 from qtune.arith.rounding import Int64Array
 from qtune.arith_fast.held import channels_last
 from qtune.arith_fast.pool import window_sum
@@ -31,10 +31,13 @@ from qtune.ops.kernel import (
 from qtune.ops.movement.moving import carry, initializer, one_scale, operand_value
 from qtune.ops.pool.windows import Windows
 from qtune.ops.quant.codes import input_dtype, output_dtype
+from qtune.ops.quant.precision import average_multipliers
 from qtune.ops.registry import register_kernel
 
 Array = np.ndarray[Any, Any]
 OP = "QAvgPool"
+RAISED = "QAvgPoolUp"
+"""QAvgPool of ``64 * sum + 1``, whose ties always go up (``average_multipliers``)."""
 
 Layout = Callable[[FloatNode], tuple[Windows, Windows, int | None]]
 """Row windows, column windows, and one divisor for all where there is one."""
@@ -60,13 +63,15 @@ DOMAIN_NODES = ("AvgPoolDivisor", "AdaptiveAvgPool")
 
 def _deferred(x: QValue, rows: Windows, columns: Windows, divisor: int | None) -> Deferred:
     count = np.multiply.outer(rows.count, columns.count).astype(np.float64)
+    largest = -x.dtype.qmin * int(count.max())
     if divisor is not None:
         count = np.full_like(count, divisor)
     if (count == count[:1, :1]).all():
         count = count[0, 0].reshape(())
 
     def emit(ctx: ConvertContext, scale: float, dtype: QuantDType, attrs: dict[str, int]) -> Value:
-        m, n = multipliers_shifts(float(np.float32(x.scale)) / (count * float(np.float32(scale))))
+        ratio = float(np.float32(x.scale)) / float(np.float32(scale))
+        m, n, is_raised = average_multipliers(ctx, ratio, count, largest)
         names = {
             "y0": rows.start,
             "y1": rows.end,
@@ -76,7 +81,8 @@ def _deferred(x: QValue, rows: Windows, columns: Windows, divisor: int | None) -
             "n": n,
         }
         constants = [ctx.constant(array, name) for name, array in names.items()]
-        return ctx.add(OP, [x.value, *constants], attrs, domain="qtune")
+        op_type = RAISED if is_raised else OP
+        return ctx.add(op_type, [x.value, *constants], attrs, domain="qtune")
 
     return Deferred(emit, low=0.0 if x.code_min is not None and x.code_min >= 0 else None)
 
@@ -84,8 +90,19 @@ def _deferred(x: QValue, rows: Windows, columns: Windows, divisor: int | None) -
 def _reference(
     attrs: Attrs, x: Array, y0: Array, y1: Array, x0: Array, x1: Array, m: Array, n: Array
 ) -> Int64Array:
-    acc = _range_sums(_range_sums(x.astype(np.int64), y0, y1, 2), x0, x1, 3)
+    acc = _sums(x, y0, y1, x0, x1)
     return np.clip(rescale(acc, m, n), attrs["lo"], attrs["hi"])
+
+
+def _raised_reference(
+    attrs: Attrs, x: Array, y0: Array, y1: Array, x0: Array, x1: Array, m: Array, n: Array
+) -> Int64Array:
+    acc = _sums(x, y0, y1, x0, x1)
+    return np.clip(rescale(raised(acc), m, n), attrs["lo"], attrs["hi"])
+
+
+def _sums(x: Array, y0: Array, y1: Array, x0: Array, x1: Array) -> Int64Array:
+    return _range_sums(_range_sums(x.astype(np.int64), y0, y1, 2), x0, x1, 3)
 
 
 def _range_sums(x: Int64Array, start: Array, end: Array, axis: int) -> Int64Array:
@@ -101,9 +118,12 @@ def _fast(node: KernelNode) -> FastKernel:
     source, out = input_dtype(node, 0), output_dtype(node)
     sums = _one_window(rows, columns) if y0.size == x0.size == 1 else _window_sums(rows, columns)
     largest = int((y1 - y0).max(initial=1)) * int((x1 - x0).max(initial=1)) * -source.qmin
+    if node.op_type == RAISED:
+        sums, largest = _shifted(sums), largest << TIE_BITS
     finish = Requantizer(
         m.reshape(-1),
         n.reshape(-1),
+        int(node.op_type == RAISED),
         lo=node.attrs["lo"],
         hi=node.attrs["hi"],
         out=out,
@@ -124,6 +144,10 @@ Bounds = tuple[Array, Array]
 Sums = Callable[[torch.Tensor], torch.Tensor]
 
 
+def _shifted(sums: Sums) -> Sums:
+    return lambda x: sums(x).to(torch.int64).bitwise_left_shift_(TIE_BITS)
+
+
 def _one_window(rows: Bounds, columns: Bounds) -> Sums:
     (top,), (bottom,), (left,), (right,) = (
         part.tolist() for bounds in (rows, columns) for part in bounds
@@ -131,6 +155,8 @@ def _one_window(rows: Bounds, columns: Bounds) -> Sums:
     count = (bottom - top) * (right - left)
 
     def sums(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[2:] == (bottom - top, right - left) and count < 1 << 15:
+            return window_sum(x, x.shape[2:], x.shape[2:])
         wide = torch.int32 if x.dtype == torch.uint8 and count < 1 << 23 else torch.int64
         total = x[:, :, top:bottom, left:right].sum((2, 3), keepdim=True, dtype=wide)
         return total.sub_(_zero(x) * count)
@@ -207,3 +233,4 @@ def float_kernel_of(
 
 
 register_kernel(HbirKernel(OP, "qtune", reference=_reference, fast=_fast))
+register_kernel(HbirKernel(RAISED, "qtune", reference=_raised_reference, fast=_fast))

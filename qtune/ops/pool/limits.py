@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from qtune.ops.pool.windows import pair
 from qtune.ops.spec import MarchRule
 
 Check = Callable[[Mapping[str, Any], Sequence[Any], tuple[int, ...]], str | None]
@@ -18,7 +17,8 @@ def _within(kernel: int, stride: int, pad: int, size: int | None = None) -> Chec
     def check(attrs: Mapping[str, Any], inputs: Sequence[Any], output: Any) -> str | None:
         for key, limit in limits.items():
             # A size that the model computes is known at export only.
-            values = pair(attrs.get(key, 0))
+            value = attrs.get(key, 0)
+            values = tuple(value) if isinstance(value, Sequence) else (value,)
             if max(values) > limit:
                 return f"{key} {values}; at most {limit}"
         if size is not None and max(inputs[0]) > size:

@@ -41,8 +41,14 @@ SHIFT = 2 * WEIGHT_BITS
 def _run_float(attrs: Attrs, x: torch.Tensor, *inputs: Any) -> torch.Tensor:
     height, width = (int(size) for size in inputs[-1].tolist())
     corners = attrs["coordinate_transformation_mode"] == "align_corners"
-    mode = "nearest" if attrs["mode"] == "nearest" else "bilinear"
+    mode = "nearest-exact" if is_centered(attrs) else attrs["mode"].replace("linear", "bilinear")
     return resize_float(x, (height, width), mode, corners)
+
+
+def is_centered(attrs: Attrs) -> bool:
+    """Whether a Resize node takes the elements nearest to the middle of each output element."""
+    coordinates = str(attrs["coordinate_transformation_mode"])
+    return str(attrs["mode"]) == "nearest" and coordinates == "half_pixel"
 
 
 def _convert(ctx: ConvertContext, node: FloatNode) -> Any:
@@ -68,7 +74,8 @@ def _convert(ctx: ConvertContext, node: FloatNode) -> Any:
 
 def _emit(ctx: ConvertContext, node: FloatNode, x: QValue, axes: list[tuple[int, int]]) -> Any:
     if node.attrs["mode"] == "nearest":
-        index = [ctx.constant(nearest_index(*axis), "index") for axis in axes]
+        centered = is_centered(node.attrs)
+        index = [ctx.constant(nearest_index(*axis, centered), "index") for axis in axes]
         return ctx.add("QResizeNearest", [x.value, *index], {}, domain="qtune")
     corners = node.attrs["coordinate_transformation_mode"] == "align_corners"
     taps = [ctx.constant(part, "tap") for axis in axes for part in bilinear_taps(*axis, corners)]

@@ -31,11 +31,11 @@ def test_relu_is_exact(dtype: QuantDType, last: bool) -> None:
     ("op", "attrs"),
     [
         ("relu6", {}),
-        ("clamp", {"min": -1.0, "max": 1.0}),
-        ("clamp", {"min": None, "max": 0.3}),
-        ("clamp", {"min": -0.2, "max": None}),
-        ("clamp", {"min": -1e9, "max": 1e9}),
-        ("clamp", {"min": 0.5, "max": -0.5}),
+        ("clamp_scalar", {"min": -1.0, "max": 1.0}),
+        ("clamp_scalar", {"min": None, "max": 0.3}),
+        ("clamp_scalar", {"min": -0.2, "max": None}),
+        ("clamp_scalar", {"min": -1e9, "max": 1e9}),
+        ("clamp_scalar", {"min": 0.5, "max": -0.5}),
     ],
 )
 def test_clamp_is_exact_but_for_the_bounds_own_rounding(
@@ -48,7 +48,7 @@ def test_clamp_is_exact_but_for_the_bounds_own_rounding(
 def test_bounds_are_codes_rounded_half_up() -> None:
     """A21: floor(bound / s + 0.5)."""
     operand = Operand(torch.tensor([-63.75, 63.75]))  # scale 0.5
-    case = Case("clamp", [operand], {"min": -2.75, "max": 2.75})
+    case = Case("clamp_scalar", [operand], {"min": -2.75, "max": 2.75})
     assert case.run_integer().tolist() == [-2.5, 3.0]  # -5.5 -> -5, 5.5 -> 6
 
 

@@ -9,6 +9,7 @@ import torch
 from qtune.dtype import QuantDType, qint8, qint16
 from qtune.ops.activation.prelu import multipliers
 from tests.ops.elementwise.rig import Case, Operand, randn
+from tests.ops.gemm.eager import EagerContext
 
 SLOPES = torch.tensor([0.25, -0.5, 1e-4, 2.0])
 
@@ -33,7 +34,7 @@ def test_channels_last_input() -> None:
 
 def test_slope_keeps_15_bits() -> None:
     """From the larger multiplier, a slope of 0.25 would have 6 bits: 128 steps of int16."""
-    m_positive, m_negative, n = multipliers(1.0, np.float32([0.25 / 127.5]))
+    m_positive, m_negative, n = multipliers(EagerContext(), 1.0, np.float32([0.25 / 127.5]))
     assert m_negative[0] >= 1 << 14
     assert m_positive[0] == 1 << n[0]
 
@@ -41,7 +42,7 @@ def test_slope_keeps_15_bits() -> None:
 def test_extreme_multipliers_stay_in_64_bits() -> None:
     for factor in (2.0**-60, 2.0**-20, 2.0**20, 2.0**60):
         for slope in (2.0**-40, 1.0, 2.0**20):
-            m_positive, m_negative, n = multipliers(factor, np.float32([slope]))
+            m_positive, m_negative, n = multipliers(EagerContext(), factor, np.float32([slope]))
             assert 0 <= n[0] <= 46
             # |x| <= 2**15 and |slope| <= 2**7: the products must stay below 2**62.
             assert m_positive[0] <= 1 << 47

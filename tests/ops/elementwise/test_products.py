@@ -105,5 +105,7 @@ def test_division_by_a_number_keeps_one_operator() -> None:
 def test_powers() -> None:
     assert decomposed("pow", "a", 2) == [("mul", ("a", "a"), {}, None)]
     assert decomposed("pow", "a", 0.5) == [("sqrt", ("a",), {}, None)]
-    with pytest.raises(NotImplementedError, match="got 3"):
-        decomposed("pow", "a", 3)
+    assert decomposed("pow", "a", 3) == [("power_to", ("a",), {"exponent": 3.0}, None)]
+    assert decomposed("pow", 2, "a") == [("power_of", ("a",), {"base": 2.0}, None)]
+    with pytest.raises(NotImplementedError, match="the base or the exponent is a number"):
+        decomposed("pow", "a", "b")

@@ -49,11 +49,11 @@ def test_logical_operator_on_integers_is_refused_at_export() -> None:
 
 
 def test_multiplier_far_outside_the_shift_becomes_zero_or_saturates() -> None:
-    assert single(2.0**-40) == CommonShift((0,), 0)
-    assert single(0.0) == CommonShift((0,), 0)
-    wide = single(2.0**20)
+    assert single(EagerContext(), 2.0**-40) == CommonShift((0,), 0)
+    assert single(EagerContext(), 0.0) == CommonShift((0,), 0)
+    wide = single(EagerContext(), 2.0**20)
     assert (wide.n, wide.m[0]) == (0, 1 << 20)
-    assert single(0.1 / 0.20284509658813477) == CommonShift((32308,), 16)
+    assert single(EagerContext(), 0.1 / 0.20284509658813477) == CommonShift((32308,), 16)
 
 
 def test_number_in_steps_of_the_output_rounds_half_up() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from qtune.ops.registry import find_function, find_method, find_module, spec, specs
 from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, ModuleTarget, OpSpec, Target
+from tests.properties.drawing import DOMAINS
 
 from .rig import randn
 
@@ -30,6 +31,24 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "logical_not": (MASK,),
     "prelu": (X - 1, torch.tensor([0.1, 0.2, 0.3])),
     "clamp": (X, 0.6, 0.9),
+    "clamp_scalar": (X, 0.6, 0.9),
+    "logical_xor": (MASK, ~MASK),
+    "any": (MASK, 1),
+    "all": (MASK, (1, 2), True),
+    "lerp": (X, Y, 0.3),
+    "addcmul": (X, Y, X),
+    "addcdiv": (X, Y, X),
+    "remainder": (X, 0.75),
+    "fmod": (X, 0.75),
+    "floor_divide": (X, 0.25),
+    "threshold": (X, 0.8, -0.5),
+    "cumsum": (X, 1),
+    "logsumexp": (X, 1),
+    "topk": (X, 2, 1),
+    "min": (X,),
+    "softmin": (X, 1),
+    "glu": (X, 2),
+    "argmin": (X, 1),
     "softmax": (X, 1),
     "log_softmax": (X, -1),
     "mean": (X, (1, 2), True),
@@ -44,12 +63,21 @@ SPECIAL: dict[Any, tuple[Any, ...]] = {
     "square": (X,),
     "square_": (X,),
     torch.square: (X,),
+    **dict.fromkeys((torch.deg2rad, torch.deg2rad_, torch.rad2deg, torch.rad2deg_), (X,)),
+    **dict.fromkeys(("deg2rad", "deg2rad_", "rad2deg", "rad2deg_"), (X,)),
     "__rpow__": (X, 2),
     F.hardtanh: (X, 0.6, 0.9),
-    **dict.fromkeys((torch.clamp_min, torch.clamp_max), (X, 0.6)),
+    **dict.fromkeys(
+        (torch.clamp_min, torch.clamp_max, torch.clamp_min_, torch.clamp_max_), (X, 0.6)
+    ),
     **{f"clamp_{end}": (X, 0.6) for end in ("min", "max", "min_", "max_")},
 }
 MODULES: dict[type[nn.Module], nn.Module] = {
+    nn.Softmin: nn.Softmin(1),
+    nn.GLU: nn.GLU(2),
+    nn.Threshold: nn.Threshold(0.2, -0.5),
+    nn.RReLU: nn.RReLU().eval(),
+    nn.Softshrink: nn.Softshrink(0.3),
     nn.PReLU: nn.PReLU(3),
     nn.Hardtanh: nn.Hardtanh(0.6, 0.9),
     nn.Softmax: nn.Softmax(1),
@@ -70,6 +98,9 @@ def own_targets() -> Iterator[tuple[OpSpec, Target]]:
 
 def arguments(entry: OpSpec, key: Any) -> tuple[Any, ...]:
     found = SPECIAL.get(key, ARGUMENTS.get(entry.name))
+    if entry.name in DOMAINS:
+        low, high = DOMAINS[entry.name]
+        found = (X / X.max() * (high - low) * 0.9 + low,)
     found = found or ((X, Y) if len(entry.roles) == 2 else (X,))
     return tuple(a.clone() if isinstance(a, torch.Tensor) else a for a in found)
 
@@ -82,7 +113,8 @@ def run(entry: OpSpec, bound: Bound) -> Any:
 
 
 def _given(tensors: tuple[Any, ...]) -> int:
-    return len([t for t in tensors if t is not None])
+    """Operands up to the last one that is there."""
+    return max(place for place, tensor in enumerate(tensors) if tensor is not None) + 1
 
 
 def assert_same(got: Any, expected: Any) -> None:
@@ -174,8 +206,8 @@ def test_what_has_no_integer_form_is_refused_by_name() -> None:
         (find_method("mean") or pytest.fail("no operator"))[1].bind(X, 1, dtype=torch.float64)
     with pytest.raises(NotImplementedError, match=r"torch.where\(condition, input, other\)"):
         (find_function(torch.where) or pytest.fail("no operator"))[1].bind(MASK)
-    with pytest.raises(NotImplementedError, match="torch.maximum"):
-        (find_function(torch.clamp) or pytest.fail("no operator"))[1].bind(X, Y, None)
+    with pytest.raises(NotImplementedError, match="remainder has an integer form"):
+        (find_function(torch.remainder) or pytest.fail("no operator"))[1].bind(X, Y)
 
 
 def test_every_operator_of_the_families_fills_every_field() -> None:

@@ -133,7 +133,9 @@ class EagerContext:
     """See the module."""
 
     march: str = "nash-e"
+    level: int | None = None
     high_precision_qpp: bool = False
+    fuses_requantize: bool = True
     reports: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     emitted: list[tuple[str, dict[str, Any], list[Val]]] = field(default_factory=list)
 

@@ -25,7 +25,15 @@ from tests.ops.gemm.eager import (
 )
 
 Array = np.ndarray[Any, Any]
-WITH_WEIGHT = ("conv2d", "conv1d", "conv_transpose2d", "linear")
+WITH_WEIGHT = (
+    "conv2d",
+    "conv1d",
+    "conv3d",
+    "conv_transpose2d",
+    "conv_transpose1d",
+    "conv_transpose3d",
+    "linear",
+)
 PAIRS = ((qint8, qint8), (qint16, qint8), (qint8, qint16), (qint16, qint16))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import floor
 from typing import Any
 
 import numpy as np
@@ -190,10 +192,50 @@ def test_int16_by_int16_has_no_high_precision_output() -> None:
         pending.dequantize(EagerContext())
 
 
-def test_31_bit_requantize_is_refused_by_name() -> None:
-    pending = linear(np.ones((1, 2)), np.ones((1, 2)))
-    with pytest.raises(NotImplementedError, match="31-bit requantize"):
-        pending.emit(EagerContext(high_precision_qpp=True), 1.0, qint8)
+@pytest.mark.parametrize("m_target", [2.0**-20, 0.3, 40000.0])
+@pytest.mark.parametrize(("x_dtype", "w_dtype"), [(qint8, qint8), (qint16, qint8)])
+def test_31_bit_requantize_rounds_the_exact_product_once(
+    x_dtype: QuantDType, w_dtype: QuantDType, m_target: float
+) -> None:
+    """A22, and one result in reference, fast kernel and ONNX Runtime."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(x_dtype.qmin, x_dtype.qmax + 1, (30, 64))
+    w = rng.integers(-128, 128, (4, 64))
+    ctx = EagerContext(high_precision_qpp=True)
+    factor = m_target / 3.0
+    result = linear(x, w, x_dtype=x_dtype, w_dtype=w_dtype).emit(ctx, 1.0 / factor, qint16)
+    ((name, _, values),) = ctx.emitted
+    m, n = (int(values[index].array[0]) for index in (3, 4))
+    assert name.startswith("QLinear")
+    assert 2**30 <= m < 2**31
+    exact = [[floor(Fraction(int(a) * m, 2**n) + Fraction(1, 2)) for a in row] for row in x @ w.T]
+    np.testing.assert_array_equal(result.value.codes, np.clip(exact, -32768, 32767))
+
+
+@pytest.mark.parametrize("m_target", [2.0**-20 / 3, 0.1, 40000.0 / 3])
+def test_31_bit_requantize_of_48_bits_agrees_everywhere(m_target: float) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-32768, 32768, (3, 64)), rng.integers(-32768, 32768, (4, 64))
+    ctx = EagerContext(level=0, high_precision_qpp=True, fuses_requantize=False)
+    linear(x, w, x_dtype=qint16, w_dtype=qint16).emit(ctx, 1.0 / m_target, qint16)
+    assert [name for name, _, _ in ctx.emitted] == ["QLinear16x16"]  # no int32 output to take
+
+
+def test_accumulator_leaves_the_gemm_where_requantize_is_apart() -> None:
+    """Consistency level 0; the codes are those of the fused operator."""
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-128, 128, (3, 64)), rng.integers(-128, 128, (4, 64))
+    codes = []
+    for fuses in (True, False):
+        ctx = EagerContext(level=0, high_precision_qpp=True, fuses_requantize=fuses)
+        pending = linear(x, w).accumulate(ctx, quantized(np.ones((3, 4), np.float32), 0.5, qint8))
+        assert pending is not None
+        result = pending.clamp(ctx, 0.0, None)
+        assert result is not None
+        codes.append(result.emit(ctx, 300.7, qint8).value.codes)
+        names = [name for name, _, _ in ctx.emitted]
+        assert names == (["QLinearAdd"] if fuses else ["QLinearAddAcc", "Requantize"])
+    np.testing.assert_array_equal(*codes)
 
 
 GOOD_X = quantized(np.ones((1, 2), np.float32), 1.0, qint8)

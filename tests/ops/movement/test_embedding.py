@@ -112,16 +112,24 @@ def run_everywhere(module: HbirModule, feed: dict[str, Tensor]) -> Tensor:
 @pytest.mark.parametrize("kind", [Layer, Functional, Raw])
 def test_result_holds_the_codes_of_the_quantized_table(kind: Any, dtype: QuantDType) -> None:
     model = kind()
-    prepared = calibrated(model, dtype=dtype)
+    with qtune.march.march("bayes"):  # nash gathers int8 rows only
+        prepared = calibrated(model, dtype=dtype)
     assert prepared.float_ops == ()
     weight = model.weight.detach().numpy()
     scale = scale_from_absmax(np.abs(weight).max(), dtype)  # the whole table, not the rows used
     expected = (quantize(weight, scale, dtype)[IDS.numpy()] * scale).astype(np.float32)
     np.testing.assert_array_equal(prepared(IDS).detach().numpy(), expected)
 
-    module = convert(export(prepared, IDS))
+    module = convert(export(prepared, IDS), "bayes")
     assert [n.op_type for n in module.model.graph] == ["Gather", "Dequantize"]
     np.testing.assert_array_equal(run_everywhere(module, {"_input_0": IDS}).numpy(), expected)
+
+
+def test_nash_gathers_int8_rows_only() -> None:
+    prepared = calibrated(Layer(), dtype=qint16)
+    (correction,) = prepared.resolution.corrections
+    assert (correction.port, correction.given) == ("input-0", "qint8")
+    assert correction.reason == "nash-e takes qint8 as input of embedding"
 
 
 def test_other_indices_and_batch_sizes_run() -> None:

@@ -34,16 +34,37 @@ INDICES: list[Any] = [
 
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_every_index_takes_what_torch_takes(index: Any) -> None:
-    items, tensor = canonical_index(index)
-    assert tensor is None
-    check("getitem", [X, None], {"index": items})
+    items, tensors = canonical_index(index)
+    assert tensors == ()
+    check("getitem", [X], {"index": items})
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2), ()])
 def test_a_tensor_of_indices_is_gathered_at_its_place(shape: tuple[int, ...]) -> None:
     rows = torch.from_numpy(np.random.default_rng(0).integers(-5, 5, shape))
-    items, tensor = canonical_index((0, rows, ..., None))
-    check("getitem", [X, tensor], {"index": items})
+    items, tensors = canonical_index((0, rows, ..., None))
+    check("getitem", [X, *tensors], {"index": items})
+
+
+def rows(*shape: int, size: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).integers(-size, size, shape))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (slice(None), rows(3, size=5), rows(3, size=4)),
+        (slice(None), rows(3, 1, size=5), rows(2, size=4, seed=1), slice(1, None)),
+        (rows(2, size=2), slice(None), rows(2, size=4)),
+        (slice(None), [0, -1], rows(2, size=4), [1, -2]),
+        (0, rows(4, size=5), rows(4, size=4), None),
+        (slice(None), [0, 2], [1, 3], slice(None, None, 2)),
+    ],
+    ids=str,
+)
+def test_several_tensors_of_indices_are_one_into_the_joined_axes(index: Any) -> None:
+    items, tensors = canonical_index(index)
+    check("getitem", [X, *tensors], {"index": items})
 
 
 def test_a_size_of_the_input_as_the_end_keeps_the_slice_open() -> None:

@@ -17,6 +17,13 @@ from .spelling import operator_of, operator_of_module
 Call = Callable[[torch.Tensor], Any]
 INDEX = torch.tensor([1, 0, -1])
 ROWS = torch.tensor([1, 0, 3, 1])
+COLUMN = ROWS.reshape(1, 4, 1, 1)
+LAST = ROWS.reshape(1, 1, 1, 4)
+UP = torch.tensor([0, 1])
+ROW = torch.ones(2, 4, 6)
+THREE = torch.tensor([3, 0, 1])
+MASK = torch.arange(6) > 3
+PAGE = torch.ones(2, 3, 4, 6)
 
 
 def _set(x: torch.Tensor, index: Any, value: Any) -> None:
@@ -56,11 +63,52 @@ FUNCTIONS: list[tuple[str, Call]] = [
     ("getitem", lambda x: x[:, INDEX]),
     ("getitem", lambda x: x.select(1, 0)),
     ("getitem", lambda x: torch.select(x, -2, 1)),
-    ("getitem", lambda x: x.narrow(1, 0, 2)),
-    ("getitem", lambda x: torch.narrow(x, -1, -3, 3)),
+    ("getitem", lambda x: x[:, INDEX, [0, 1, 2]]),
+    ("narrow", lambda x: x.narrow(1, 0, 2)),
+    ("narrow", lambda x: torch.narrow(x, -1, -3, 3)),
+    ("setitem", lambda x: _set(x, (..., MASK), 2.0)),
+    ("setitem", lambda x: _set(x, (slice(None), [0, -1]), torch.ones(6))),
+    ("setitem", lambda x: x.index_copy(1, THREE, PAGE)),
+    ("setitem", lambda x: torch.index_fill(x, 1, ROWS, 0.5)),
+    ("setitem", lambda x: x.index_put_((UP,), torch.tensor(2.0))),
+    ("gather", lambda x: x.gather(1, COLUMN)),
+    ("gather", lambda x: torch.gather(x, dim=-1, index=LAST)),
+    ("take_along_dim", lambda x: x.take_along_dim(COLUMN, 1)),
+    ("take_along_dim", lambda x: torch.take_along_dim(x, ROWS)),
+    ("tril", lambda x: x.tril()),
+    ("tril", lambda x: torch.tril(x, diagonal=1)),
+    ("triu", lambda x: x.triu_(-1)),
+    ("triu", lambda x: torch.triu(x, 2)),
+    ("reshape_as", lambda x: x.reshape_as(torch.ones(8, 24))),
+    ("reshape_as", lambda x: x.view_as(torch.ones(8, 24))),
+    ("expand_as", lambda x: x.expand_as(torch.ones(3, 2, 4, 4, 6))),
+    ("cat", lambda x: torch.hstack([x, x])),
+    ("cat", lambda x: torch.vstack([x, x])),
+    ("cat", lambda x: torch.dstack([x, x])),
+    ("cat", lambda x: torch.column_stack([x, x])),
+    ("tensor_split", lambda x: torch.tensor_split(x, 3, dim=1)),
+    ("tensor_split", lambda x: x.tensor_split((1, 3), -1)),
+    ("tensor_split", lambda x: x.hsplit(2)),
+    ("tensor_split", lambda x: torch.vsplit(x, 2)),
+    ("tensor_split", lambda x: torch.dsplit(x, [1, 2])),
+    ("rot90", lambda x: torch.rot90(x)),
+    ("rot90", lambda x: x.rot90(-1, (2, 3))),
+    ("atleast", lambda x: torch.atleast_3d(x)),
+    ("diagonal", lambda x: x.diagonal(1, 2, 3)),
+    ("diagonal", lambda x: torch.diagonal(x, dim1=1, dim2=2)),
+    ("broadcast_tensors", lambda x: torch.broadcast_tensors(x, torch.ones(6))),
+    ("roll", lambda x: torch.roll(x, 5)),
+    ("repeat_interleave", lambda x: x.repeat_interleave(2)),
     ("setitem", lambda x: _set(x, (slice(None), 0), 2.0)),
     ("setitem", lambda x: _set(x, (..., slice(1, None)), torch.ones(5))),
     ("index_select", lambda x: x.index_select(1, ROWS)),
+    ("take", lambda x: x.take(ROWS)),
+    ("setitem", lambda x: x.slice_scatter(PAGE, 1, 1)),
+    ("setitem", lambda x: torch.select_scatter(x, ROW, 1, -1)),
+    ("diagonal", lambda x: torch.linalg.diagonal(x, offset=1)),
+    ("split", lambda x: x.unsafe_split(2, 1)),
+    ("chunk", lambda x: torch.unsafe_chunk(x, 2)),
+    ("transpose", lambda x: x.adjoint()),
     ("index_select", lambda x: torch.index_select(x, -1, ROWS)),
     ("pad", lambda x: F.pad(x, (1, 2))),
     ("pad", lambda x: F.pad(x, [1, 1, 2, 0], mode="reflect")),
@@ -142,12 +190,13 @@ def test_the_attributes_t_and_mt_are_transposes() -> None:
     ("call", "text"),
     [
         (lambda x: x[x > 0], "mask"),
-        (lambda x: x[INDEX[:1], INDEX[:1]], "2 tensors"),
-        (lambda x: _set(x, x > 0, 1.0), "mask"),
+        (lambda x: _set(x, x > 0, x[x > 0]), "mask"),
+        (lambda x: _set(x, (0, [1, 2]), 1.0), "two steps"),
+        (lambda x: torch.vstack([x[0, 0, 0], x[0, 0, 0]]), "torch.stack"),
+        (lambda x: x.index_put((UP,), PAGE, accumulate=True), "accumulate"),
+        (lambda x: torch.atleast_2d(x, x), "several tensors"),
         (lambda x: _set(x, (None, 0), 1.0), "assigned"),
         (lambda x: x.view(torch.int32), "dtype"),
-        (lambda x: torch.roll(x, 1), "flattened"),
-        (lambda x: x.repeat_interleave(2), "repeat_interleave"),
         (lambda x: torch.repeat_interleave(x, INDEX.abs(), 1), "repeat_interleave"),
     ],
 )

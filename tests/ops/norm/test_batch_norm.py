@@ -149,11 +149,11 @@ def test_relu_behind_it_is_a_clamp_of_codes() -> None:
 def test_codes_follow_the_rule_exactly() -> None:
     """One rounding of ``x * m + bias`` over ``2**n``, in exact fractions."""
     factor, shift = np.array([0.7, -1.3, 1e-10, 0.0]), np.array([0.2, 5.0, -3.3, 1.0])
-    m, n, bias = fixed_point(factor, shift, 0.02, 0.05)
+    ctx = EagerContext()
+    m, n, bias = fixed_point(ctx, factor, shift, 0.02, 0.05)
     assert m[2:].tolist() == [0, 0]
     assert n[2:].tolist() == [0, 0]
     x = np.arange(-128, 128).astype(np.int8).reshape(1, 1, 16, 16).repeat(4, 1)
-    ctx = EagerContext()
     s_x = float(np.float32(0.02))
     result = BatchNormPending("bn", quantized(x * s_x, s_x, qint8), factor, shift, 4).emit(
         ctx, 0.05, qint8

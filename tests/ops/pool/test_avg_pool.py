@@ -102,6 +102,9 @@ def test_sums_of_extreme_codes_are_exact() -> None:
 class Recorder:
     """A context that keeps the attributes of the last node."""
 
+    level = None
+    high_precision_qpp = False
+
     def constant(self, array: np.ndarray, suffix: str = "") -> np.ndarray:
         return array
 

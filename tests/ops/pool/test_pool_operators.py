@@ -13,7 +13,14 @@ from qtune.ops.registry import specs
 from ..movement.pipeline import DTYPES, check, random_operands
 
 SAMPLES = 8
-MAXIMA = ["max_pool2d", "max_pool1d", "adaptive_max_pool2d"]
+MAXIMA = [
+    "max_pool2d",
+    "max_pool1d",
+    "max_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+]
 AVERAGES = ["avg_pool2d", "avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool1d"]
 
 

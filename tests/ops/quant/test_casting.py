@@ -63,7 +63,8 @@ def test_a_cast_that_changes_nothing_is_an_operator(cast: Cast) -> None:
     ("cast", "reason"),
     [
         (lambda y, x: y.to(torch.float64).to(torch.float32), r"to\(\) makes torch.float64"),
-        (lambda y, x: (y > 0).float(), r"float\(\) makes torch.float32 of torch.bool"),
+        (lambda y, x: y.long().float(), r"long\(\) makes torch.int64 of torch.float32"),
+        (lambda y, x: (y > 0).float(), r"it makes numbers of a mask"),
         (lambda y, x: y.to("cpu"), r"moves data between devices"),
     ],
 )

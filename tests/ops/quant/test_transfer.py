@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qtune.arith.requantize import multiplier_shift
+from qtune.arith.requantize import multiplier_shift, requantize
 from qtune.dtype import QuantDType, qint8, qint16
 from qtune.errors import NonFiniteError
 from qtune.ops.quant.codes import code_bounds, tighten
 from qtune.ops.quant.emit import emit_requantize
-from tests.ops.gemm.eager import EagerContext, quantized, run_all, run_fast, run_reference
+from tests.ops.gemm.eager import (
+    EagerContext,
+    quantized,
+    run_all,
+    run_fast,
+    run_ort,
+    run_reference,
+)
 
 GRID8 = {"qmin": -128, "qmax": 127, "to": 3}
 GRID16 = {"qmin": -32768, "qmax": 32767, "to": 5}
@@ -93,13 +100,36 @@ def test_wide_requantize_body_agrees_at_every_shift(n: int) -> None:
     rng = np.random.default_rng(2)
     acc = rng.integers(-(2**47), 2**47, 200)
     acc[:6] = [0, 1, -1, 2**47 - 1, -(2**47), 3]
-    from tests.ops.gemm.eager import run_ort
-
     m, bias = 32767, 12345
     arrays = [acc, scalar(m), scalar(bias), scalar(n)]
     result = run_ort("RequantizeWide", arrays, FULL16)
     exact = [floor(Fraction(int(a) * m + bias) / Fraction(2) ** n + Fraction(1, 2)) for a in acc]
     np.testing.assert_array_equal(result, np.clip(exact, -32768, 32767))
+
+
+@pytest.mark.parametrize("n", [-3, 0, 1, 15, 16, 17, 25, 31, 40, 61, 62, 63, 90])
+@pytest.mark.parametrize("m", [1 << 30, 2**31 - 1, -1302661570])
+def test_requantize_body_takes_31_bit_multipliers(m: int, n: int) -> None:
+    """Of an int32 accumulator, rounded once (A22)."""
+    acc = np.random.default_rng(3).integers(-(2**31), 2**31, 300)
+    acc[:7] = [7860, 0, 1, -1, 2**31 - 1, -(2**31), 3]
+    arrays = [acc.astype(np.int32), scalar(m), scalar(n)]
+    exact = [floor(Fraction(int(a) * m) / Fraction(2) ** n + Fraction(1, 2)) for a in acc]
+    expected = np.clip(exact, -32768, 32767)
+    np.testing.assert_array_equal(run_ort("Requantize", arrays, FULL16), expected)
+    np.testing.assert_array_equal(requantize(acc, m, n, qint16), expected)
+
+
+@pytest.mark.parametrize("n", [-3, 0, 1, 20, 24, 25, 26, 46, 62, 77, 78, 79, 90])
+@pytest.mark.parametrize("m", [1 << 30, 2**31 - 1, -1302661570, 32767, -20001])
+def test_limbs_body_requantizes_48_bits_by_31(m: int, n: int) -> None:
+    acc = np.random.default_rng(4).integers(-(2**47), 2**47, 300)
+    acc[:8] = [0, 1, -1, 2**47 - 1, -(2**47), 3, 2**24 - 1, -(2**24)]
+    arrays = [acc.astype(np.float64), scalar(m), scalar(n)]
+    exact = [floor(Fraction(int(a) * m) / Fraction(2) ** n + Fraction(1, 2)) for a in acc]
+    expected = np.clip(exact, -32768, 32767)
+    np.testing.assert_array_equal(run_ort("RequantizeLimbs", arrays, FULL16), expected)
+    np.testing.assert_array_equal(requantize(acc, m, n, qint16), expected)
 
 
 def test_requantize_between_scales_is_within_one_step_and_knows_its_range() -> None:

@@ -112,6 +112,9 @@ class CalibratingBuilder:
     def dtype(self, tensor: Part) -> torch.dtype:
         return tensor.data.dtype
 
+    def made_by(self, tensor: Part) -> None:
+        """Operands here come from outside."""
+
 
 class Decomposed:
     """A decomposed operator of one tensor, calibrated on ``x``."""

@@ -94,8 +94,14 @@ def test_whole_reduction_has_rank_zero() -> None:
     assert int(exact) == int(fast) - 128 == -6
 
 
-def test_sums_of_masks_are_refused_at_export() -> None:
+def test_a_sum_of_a_mask_counts_in_int64() -> None:
     case = Case("sum", [Operand(X > 0, None)], {"dim": (1,), "keepdim": False})
+    assert case.real.dtype == torch.int64
+    assert case.check() == 0
+
+
+def test_extrema_of_masks_are_refused_at_export() -> None:
+    case = Case("amax", [Operand(X > 0, None)], {"dim": (1,), "keepdim": False})
     with pytest.raises(ExportError, match="reduction of a bool tensor"):
         _ = case.qat
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from qtune.arith.quantize import scale_from_absmax
+from qtune.arith_fast.fake_quantize import fake_quantize
 from qtune.bpu.ort import run_in_onnxruntime
 from qtune.dtype import QuantDType, qint8, qint16
 from qtune.ops.reduce.normalizing import dimension
@@ -35,6 +37,31 @@ def test_rows_of_int16_softmax_sum_to_one(dtype: QuantDType, dim: int) -> None:
     soft = Decomposed("softmax", X, {"dim": dim, "dtype": None}, dtype, qint16)
     total = soft.run().sum(dim)
     assert float((total - 1).abs().max()) < 0.02
+
+
+SHAPES = [(32, 10), (16, 197), (8, 1000), (4, 4096)]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 10.0, 30.0])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_long_and_short_rows_keep_their_bars(shape: tuple[int, int], scale: float) -> None:
+    """numerics.md section 3: int16 rows sum to 1 within 2 %, int8 entries are one step off."""
+    x = randn(*shape, scale=scale)
+    total = Decomposed("softmax", x, ALONG_LAST, qint16, qint16).run().sum(-1)
+    assert float((total - 1).abs().max()) < 0.02
+    for dtype in (qint8, qint16):
+        soft = Decomposed("softmax", x, ALONG_LAST, dtype, qint8)
+        step = float(scale_from_absmax(x.abs().max().numpy(), dtype))
+        on_grid = fake_quantize(x, step, dtype.qmin, dtype.qmax).double()
+        steps = (soft.run() - torch.softmax(on_grid, -1)).abs() / soft.result.scale
+        assert float(steps.max()) <= 1
+
+
+def test_rows_of_very_different_sharpness_keep_their_bar() -> None:
+    """Flat rows sum up to 40 times what peaked ones do, so their reciprocals are small."""
+    x = randn(32, 50) * torch.logspace(-2, 1.5, 32)[:, None]
+    soft = Decomposed("softmax", x, ALONG_LAST, qint16, qint16)
+    assert float((soft.run().sum(-1) - 1).abs().max()) < 0.02
 
 
 @pytest.mark.parametrize("out", [qint8, qint16])

@@ -190,8 +190,9 @@ def test_spellings() -> None:
     [
         ((1, 2, 4, 4), {"mode": "bicubic"}),
         ((1, 2, 4, 4), {"mode": "bilinear", "antialias": True}),
-        ((1, 2, 4), {"mode": "nearest"}),
         ((1, 2, 4, 4), {"mode": "area"}),
+        ((1, 2, 4, 4, 4), {"mode": "nearest"}),
+        ((1, 2, 4, 4, 4), {"mode": "trilinear"}),
     ],
 )
 def test_other_modes_stay_float_with_a_reason(
@@ -199,3 +200,44 @@ def test_other_modes_stay_float_with_a_reason(
 ) -> None:
     with pytest.raises(NotImplementedError, match="interpolate"):
         operator_of(lambda: F.interpolate(noise(*shape), scale_factor=2, **options))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 5, 6)])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_forms_move_codes_of_maps_and_sequences(shape: tuple[int, ...], mode: Any) -> None:
+    x = noise(*shape) - 0.5
+    for size in ((11, 4), (3, 13)):
+        wanted = size[: len(shape) - 2]
+        attrs = attrs_of(mode, size=wanted)
+        found = spec("interpolate").float_kernel(x, **attrs)  # type: ignore[misc]
+        # These sizes are none of those at which torch's float32 index differs.
+        assert torch.equal(found, F.interpolate(x, wanted, mode=mode))
+        check("interpolate", [x], attrs)
+
+
+@pytest.mark.parametrize("corners", [False, True])
+def test_linear_interpolation_of_sequences_is_torchs_and_within_a_step(corners: bool) -> None:
+    x = noise(2, 3, 7) - 0.5
+    for size in ((16,), (3,)):
+        attrs = attrs_of("linear", size=size, align_corners=corners)
+        found = spec("interpolate").float_kernel(x, **attrs)  # type: ignore[misc]
+        assert torch.equal(found, F.interpolate(x, size, mode="linear", align_corners=corners))
+        check("interpolate", [x], attrs, bar=OFF_GRID)
+
+
+def test_sequences_and_centered_nearest_have_spellings() -> None:
+    line, x = noise(1, 2, 6), noise(1, 2, 4, 6)
+    assert operator_of(lambda: F.interpolate(line, size=7, mode="linear")) == "interpolate"
+    assert operator_of(lambda: F.interpolate(line, scale_factor=2.0)) == "interpolate"
+    assert operator_of(lambda: F.interpolate(x, size=7, mode="nearest-exact")) == "interpolate"
+    assert operator_of_module(nn.Upsample(scale_factor=2, mode="linear"), line) == "interpolate"
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"),
+    [("area", "adaptive_avg_pool2d"), ("bicubic", "bilinear"), ("trilinear", "depth")],
+)
+def test_refused_modes_say_what_to_do(mode: str, word: str) -> None:
+    x = noise(*([1, 2, 4, 4, 4] if mode == "trilinear" else [1, 2, 4, 4]))
+    with pytest.raises(NotImplementedError, match=word):
+        operator_of(lambda: F.interpolate(x, scale_factor=2, mode=mode))

@@ -1,0 +1,1 @@
+"""Attention: matmul, a softmax that knows masks, matmul, and the projections around them."""

@@ -1,0 +1,3 @@
+from tests.ops.whole import quiet
+
+__all__ = ["quiet"]

@@ -1,0 +1,71 @@
+"""Masks that a model writes into its scores before a softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.ops.whole import Calls, check, whole
+
+G = torch.Generator().manual_seed(9)
+S = torch.randn(2, 4, 5, generator=G) * 3
+FREE = (torch.rand(4, 5, generator=G) > 0.5).index_fill(1, torch.tensor([1]), True)
+FLOATS = torch.zeros(4, 5).masked_fill(~FREE, -torch.inf)
+BAR = 0.02
+"""One int8 rounding of the scores (3 at most 12, step 0.1, so 5 % of a weight) and one of the
+result; weights here are far from their steepest point."""
+
+
+class Constant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", FLOATS)
+
+    def forward(self, s: Tensor) -> Tensor:
+        return torch.softmax(s + self.mask, -1)
+
+
+def causal(s: Tensor) -> Tensor:
+    mask = torch.triu(torch.full((4, 5), -torch.inf), 1)
+    return (s + mask).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1),
+        lambda s, m: torch.softmax(torch.where(m, s, torch.tensor(-1e9)), -1),
+        lambda s, m: torch.softmax(torch.where(m.logical_not(), -torch.inf, s), -1),
+        lambda s, m: s.masked_fill(~m, -1e9).masked_fill(~m, -torch.inf).softmax(-1),
+        lambda s, m: (torch.zeros(4, 5).masked_fill(~m, -torch.inf) + s).softmax(-1),
+    ],
+)
+def test_a_written_mask_weighs_exactly_nothing(call: Any) -> None:
+    net = check(Calls(call), S, FREE, bar=BAR)
+    (result,) = net.integer()
+    assert torch.equal(result * ~FREE, torch.zeros_like(result))
+    assert not [name for name in net.names if "masked_fill" in name or "where" in name]
+
+
+@pytest.mark.parametrize("model", [Constant(), Calls(causal)])
+def test_an_added_constant_that_blocks_is_a_mask(model: nn.Module) -> None:
+    net = check(model, S, bar=BAR)
+    assert not [name for name in net.names if "_add_" in name]
+
+
+def test_other_values_are_no_masks() -> None:
+    net = whole(Calls(lambda s, m: s.masked_fill(~m, -5.0).softmax(-1)), S, FREE)
+    assert "_generated_masked_fill_0" in net.names
+
+
+def test_a_mask_that_others_read_stays_for_them() -> None:
+    def call(s: Tensor, m: Tensor) -> Any:
+        filled = s.masked_fill(~m, -2e4)
+        return filled.softmax(-1), filled[..., 1:2]
+
+    net = whole(Calls(call), S, FREE)
+    assert "_generated_masked_fill_0" in net.names
+    assert torch.equal(net.integer()[0] * ~FREE, torch.zeros(2, 4, 5))

@@ -1,0 +1,14 @@
+"""Distances of whole models in steps of their result."""
+
+from __future__ import annotations
+
+from tests.ops.whole import Whole
+from tests.properties.harness import output_steps
+
+
+def steps_apart(result: Whole) -> float:
+    """Fake-quant against integers, in scales of the result."""
+    step = output_steps(result.calib)[0]
+    assert step is not None
+    (fake,), (integer,) = result.fake(), result.integer()
+    return float((fake - integer).abs().max()) / step
