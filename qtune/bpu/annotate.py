@@ -12,8 +12,10 @@ from qtune.hbir.builder import (
     META_MEMBERS,
     META_OP,
     META_RESULT,
+    META_TYPE,
     OPERATOR_FACTS,
 )
+from qtune.hbir.operation import META_MEMBER_TYPES
 
 
 def annotate(target: ir.Graph, source: ir.Graph) -> None:
@@ -37,5 +39,7 @@ def annotate(target: ir.Graph, source: ir.Graph) -> None:
         names = members.get(props[META_GROUP], []) if props[META_OP] == props[META_GROUP] else []
         if len(names) > 1:
             props[META_MEMBERS] = json.dumps(names)
+            types = [facts[name].get(META_TYPE, "") for name in names]
+            props[META_MEMBER_TYPES] = json.dumps([kind for kind in types if kind])
             total = sum(int(facts[name].get(META_FLOPS, "0")) for name in names)
             props[META_FLOPS] = str(total)

@@ -33,12 +33,24 @@ class Note:
 
 
 class Conversion(GraphBuilder):
-    """A graph of integer operators under construction; implements ``ConvertContext``."""
+    """A graph of integer operators under construction; implements ``ConvertContext``.
 
-    def __init__(self, name: str, march: str, high_precision_qpp: bool = False) -> None:
+    ``level``: the consistency level (numerics.md section 4). Any level requantizes with 31 bits;
+    ``high_precision_qpp``, which level 0 sets, takes the requantize out of the GEMM as well.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        march: str,
+        high_precision_qpp: bool = False,
+        level: int | None = None,
+    ) -> None:
         super().__init__(name)
         self.march = march
-        self.high_precision_qpp = high_precision_qpp
+        self.level = level
+        self.high_precision_qpp = high_precision_qpp or level is not None
+        self.fuses_requantize = not high_precision_qpp
         self.notes: list[Note] = []
         self.on_quantize: Callable[[ir.Value], None] | None = None
 

@@ -10,13 +10,18 @@ import numpy as np
 import onnx_ir as ir
 
 from qtune.arith.quantize import dequantize
+from qtune.bpu.advice import Violation, float16_ops, is_float16_value
 from qtune.bpu.annotate import annotate
 from qtune.bpu.context import STAYS_FLOAT, Conversion, Note
+from qtune.dtype import float16, qint8, quant_dtype
 from qtune.errors import ConvertError, MarchError
 from qtune.hbir.attributes import node_attributes
 from qtune.hbir.builder import (
+    META_DTYPE,
     META_GROUP,
+    META_IMPORTED,
     META_OP,
+    META_REASON,
     META_RESULT,
     META_SCALE,
     OPERATOR_FACTS,
@@ -33,10 +38,15 @@ from qtune.ops.kernel import (
     QConst,
     QValue,
 )
+from qtune.ops.quant.emit import emit_quantize
 from qtune.ops.registry import kernel as find_kernel
 
 _QUANTIZED = (QValue, QConst, Pending)
+_BYTE = 255
+"""Largest distance of two codes of 8 bits."""
 OUTSIDE = "it lies outside the quantized region: its inputs are float"
+BORDER = "float16 border"
+"""Kind of the note for a value that goes from integers to float16 or back."""
 _Made = QValue | FloatValue | PlainValue
 
 
@@ -50,16 +60,28 @@ class Traffic:
 
 
 class Walk:
-    """One conversion. ``violations`` holds a line for everything that can't be done."""
+    """One conversion. ``violations`` holds everything that can't be done.
+
+    After a violation the walk goes on with zeros on the grid that the operator would have had, so
+    that operators behind it are checked as well.
+    """
 
     def __init__(self, source: ir.Model, ctx: Conversion) -> None:
         self.source = source
         self.ctx = ctx
-        self.violations: list[str] = []
+        self.violations: list[Violation] = []
         self.traffic: dict[str, Traffic] = {}
         self._env: dict[ir.Value, Operand] = {}
         self._makers: dict[ir.Value, str] = {}
-        self._implicit: dict[ir.Value, frozenset[str]] = {}
+        self._implicit: dict[ir.Value, frozenset[Violation]] = {}
+        self._float16 = float16_ops(source.graph)
+        self._is_imported = source.metadata_props.get(META_IMPORTED) == "1"
+        self._names = frozenset(map(_op, source.graph))
+        self._reasons = {
+            _op(node): node.metadata_props[META_REASON]
+            for node in source.graph
+            if META_REASON in node.metadata_props
+        }
         self._floats: dict[str, Note] = {}
         ctx.on_quantize = self._check_way_back
 
@@ -81,10 +103,11 @@ class Walk:
     def _node(self, node: ir.Node) -> None:
         operands = tuple(None if v is None else self._operand(v) for v in node.inputs)
         self._note_inputs(node, operands)
-        if node.domain == DOMAIN or _any_quantized(operands):
+        if _any_quantized(operands) or not _runs_as_it_is(node):
             results = self._integer(node, operands)
         else:
-            results = self._keep_float(node, operands, OUTSIDE)
+            results = self._keep_float(node, operands, self._reasons.get(_op(node), OUTSIDE))
+        self._note_border(node, operands)
         for value, result in zip(node.outputs, results, strict=True):
             self._store(node, value, result)
 
@@ -103,9 +126,22 @@ class Walk:
             return tuple(self._settle(node, item) for item in results)
         except (ConvertError, MarchError) as error:
             if makes_grid(node) or isinstance(error, MarchError):
-                self.violations.append(str(error))
-            reason = str(error) if makes_grid(node) or _any_quantized(operands) else OUTSIDE
+                self._violate(Violation.of(_op(node), str(error), self._names))
+                return tuple(self._stand_in(value) for value in node.outputs)
+            reason = str(error) if _any_quantized(operands) else OUTSIDE
             return self._keep_float(node, operands, reason)
+
+    def _violate(self, violation: Violation) -> None:
+        if violation not in self.violations:
+            self.violations.append(violation)
+
+    def _stand_in(self, value: ir.Value) -> Operand:
+        """Zeros in place of a result that can't be made, with its shape and grid."""
+        zeros = self.ctx.constant(np.zeros(_shape(value) or (), _dtype(value).numpy()))
+        dtype, scale = (value.metadata_props.get(key) for key in (META_DTYPE, META_SCALE))
+        if dtype is None or scale is None:
+            return _outside(value, zeros)
+        return emit_quantize(self.ctx, zeros, float(scale), quant_dtype(dtype))
 
     def _settle(self, node: ir.Node, result: Operand) -> Operand:
         """A pending operator without fake-quantize behind it gives its high-precision result."""
@@ -138,11 +174,17 @@ class Walk:
         values = made if isinstance(made, tuple) else (made,)
         for value in values:
             self._implicit[value] = frozenset().union(*origins)
-        if META_OP in node.metadata_props and any(is_float(value) for value in node.outputs):
+        if self._stays_float(node):
             self._floats[_op(node)] = Note(
                 _op(node), STAYS_FLOAT, reason, {"op_type": node.op_type}
             )
         return tuple(_outside(v, new) for v, new in zip(node.outputs, values, strict=True))
+
+    def _stays_float(self, node: ir.Node) -> bool:
+        """Whether the report has to name the operator of a node that is kept as it is."""
+        props = node.metadata_props
+        known = META_OP in props and _op(node) not in self._float16
+        return known and any(is_float(value) for value in node.outputs)
 
     def _materialize(self, node: ir.Node, operand: Operand, reason: str) -> ir.Value:
         if isinstance(operand, FloatConst):
@@ -155,14 +197,13 @@ class Walk:
             return value
         try:
             exact = self._leave_integers(operand)
-            problem = f"{_op(node)}: {reason}"
+            problem = Violation.of(_op(node), reason)
         except (ConvertError, MarchError) as error:
-            exact, problem = None, str(error)
+            exact, problem = None, Violation.of(_op(node), str(error), self._names)
         if exact is None:
-            if problem not in self.violations:
-                self.violations.append(problem)
+            self._violate(problem)
             return self.ctx.constant(np.zeros(_shape(node.inputs[0]) or (), np.float32))
-        self._implicit[exact.value] = frozenset({f"{_op(node)}: {reason}"})
+        self._implicit[exact.value] = frozenset({problem})
         return exact.value  # type: ignore[no-any-return]
 
     def _leave_integers(self, operand: QValue | Pending) -> FloatValue | None:
@@ -174,20 +215,22 @@ class Walk:
 
     def _check_way_back(self, value: ir.Value) -> None:
         """A float operator between quantized ones, without stubs around it, is a violation."""
-        for line in sorted(self._implicit.get(value, ())):
+        for line in sorted(self._implicit.get(value, ()), key=lambda item: (item.op, item.reason)):
             text = (
-                f"{line}; it would run in float between quantized operators ({self.ctx.origin.op} "
-                "follows). Put a DeQuantStub before it and a QuantStub behind it, or replace it"
+                f"{line.reason}; it would run in float between quantized operators "
+                f"({self.ctx.origin.op} follows). Put a DeQuantStub before it and a QuantStub "
+                "behind it, prepare with hybrid=True, or replace it"
             )
-            if text not in self.violations:
-                self.violations.append(text)
+            self._violate(Violation(line.op, text))
 
     def _store(self, node: ir.Node, value: ir.Value, result: Operand) -> None:
         is_result = META_RESULT in node.metadata_props and value is node.outputs[0]
         if is_result and isinstance(result, (QValue, FloatValue, PlainValue)):
             result = self._own_node(result)
             mark_result(result.value, _op(node), node.metadata_props[META_GROUP])
-            self._note_output(node, result)
+            self._note_output(node, value, result)
+        if isinstance(result, FloatValue) and is_float16_value(value):
+            result.value.metadata_props[META_DTYPE] = str(float16)
         if isinstance(result, QValue):
             self.ctx.track(result)
             result.value.shape = value.shape
@@ -209,13 +252,19 @@ class Walk:
         if isinstance(operand, (QValue, Pending)):
             exact = self._leave_integers(operand)
             if exact is None:
-                self.violations.append(f"{value.name}: the output has no scale")
+                self._violate(Violation(value.name or "output", "the output has no scale"))
                 return
             operand = exact
         if isinstance(operand, (FloatConst, QConst)):
             operand = FloatValue(self.ctx.constant(operand.data))
         if isinstance(operand, (FloatValue, PlainValue)):
             self.ctx.output(operand.value, value.name or "")
+
+    def _traffic_dtype(self, codes: QValue) -> str:
+        """The dtype that counts for the march: 8 bits less an imported zero point are int8."""
+        low, high = codes.code_min, codes.code_max
+        is_byte = low is not None and high is not None and high - low <= _BYTE
+        return qint8.name if self._is_imported and is_byte else codes.dtype.name
 
     def _traffic(self, node: ir.Node) -> Traffic:
         found = self.traffic.setdefault(_op(node), Traffic())
@@ -231,16 +280,40 @@ class Walk:
         for value, operand in zip(node.inputs, operands, strict=True):
             foreign = value is not None and self._makers.get(value) != _op(node)
             if foreign and isinstance(operand, QValue):
-                traffic.inputs.add(operand.dtype.name)
+                traffic.inputs.add(self._traffic_dtype(operand))
+            elif foreign and is_float16_value(value):
+                traffic.inputs.add(float16.name)
 
-    def _note_output(self, node: ir.Node, result: Operand) -> None:
+    def _note_output(self, node: ir.Node, value: ir.Value, result: Operand) -> None:
         if isinstance(result, QValue):
-            self._traffic(node).output = result.dtype.name
+            self._traffic(node).output = self._traffic_dtype(result)
+        elif is_float16_value(value):
+            self._traffic(node).output = float16.name
+
+    def _note_border(self, node: ir.Node, operands: tuple[Operand | None, ...]) -> None:
+        """List where a value goes from integers to float16, and back."""
+        if not _is_requantized_input(node) and META_RESULT not in node.metadata_props:
+            return
+        source = node.inputs[0]
+        if node.op_type == "Cast" and isinstance(operands[0], QValue):
+            self.ctx.report(BORDER, f"{operands[0].dtype} becomes float16 before it")
+        elif node.op_type == "Cast" and isinstance(operands[0], Pending):
+            self.ctx.report(BORDER, "its exact sum of integers leaves in float16")
+        elif node.op_type.startswith("FakeQuant") and is_float16_value(source):
+            self.ctx.report(BORDER, "float16 becomes an integer before it")
+
+
+def _runs_as_it_is(node: ir.Node) -> bool:
+    """Whether a node on floats may stay: standard ONNX, or one of ours that runs everywhere."""
+    kernel = find_kernel(node.domain, node.op_type)
+    everywhere = kernel is not None and kernel.run_float is not None and kernel.fast is not None
+    return node.domain != DOMAIN or (everywhere and not makes_grid(node))
 
 
 def _is_requantized_input(node: ir.Node) -> bool:
     """Whether the node brings an input of its operator to another grid, before the operator."""
-    return node.op_type.startswith("FakeQuant") and META_RESULT not in node.metadata_props
+    brings = node.op_type.startswith("FakeQuant") or node.op_type == "Cast"
+    return brings and META_RESULT not in node.metadata_props
 
 
 def _op(node: ir.Node) -> str:

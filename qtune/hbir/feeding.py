@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
-from qtune.errors import ArgumentError, HbirError, RunError
+from qtune.errors import ArgumentError, RunError
+from qtune.hbir.argument import Argument
 from qtune.hbir.structure import match, rebuild
 
 if TYPE_CHECKING:
     import torch
 
     from qtune.hbir.module import Function
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """An input or output of a function; ``dtype`` is its name in torch, such as ``float32``."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    desc: str = ""
-
-    @staticmethod
-    def of(value: ir.Value, desc: str) -> Argument:
-        """The argument for a graph value with static shape."""
-        name = value.name or ""
-        if value.dtype is None or value.shape is None or not value.shape.is_static():
-            raise HbirError(f"{name}: inputs and outputs need a dtype and a static shape")
-        return Argument(name, tuple(value.shape.numpy()), torch_name(value.dtype), desc)
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}{list(self.shape)}"
-
-
-def torch_name(dtype: ir.DataType) -> str:
-    """``float32``, ``int8``, ``bool``, ... for an onnx element type."""
-    return str(dtype.numpy())
 
 
 def is_array(value: Any) -> bool:

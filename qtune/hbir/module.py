@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import onnx_ir as ir
 
 from qtune.errors import ArgumentError, HbirError
+from qtune.hbir.argument import Argument, Kind
 from qtune.hbir.builder import (
     META_BATCH,
     META_GROUP,
@@ -21,7 +22,8 @@ from qtune.hbir.builder import (
     META_STAGE,
     names_of,
 )
-from qtune.hbir.feeding import Argument, bind_call, check_feed, outputs_from
+from qtune.hbir.feeding import bind_call, check_feed, outputs_from
+from qtune.hbir.operation import Operation
 from qtune.hbir.result import Observer
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ META_OUTPUTS = "qtune.outputs"
 META_NATIVE = "qtune.native_pytree"
 META_REPORT = "qtune.report"
 META_HIGH_PRECISION = "qtune.high_precision_qpp"
+META_CONSISTENCY = "qtune.consistency_level"
 
 
 class Function:
@@ -50,6 +53,25 @@ class Function:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._programs: dict[str, Program] = {}
+
+    @property
+    def model(self) -> ir.Model:
+        """The graph with its metadata."""
+        return self._model
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata of the file."""
+        return self._model.metadata_props
+
+    def changed(self) -> None:
+        """Forget what was derived from the graph; whoever changes the graph calls it."""
+        self._programs.clear()
+        for name in ("inputs", "outputs", "input_structure", "output_structure"):
+            self.__dict__.pop(name, None)
+
+    def check_editable(self) -> None:
+        """Raise where the function can't be changed (a compiled one); this one can."""
 
     def __repr__(self) -> str:
         inputs = ", ".join(str(item) for item in self.inputs)
@@ -92,8 +114,15 @@ class Function:
 
     @property
     def desc(self) -> str:
-        """Free text kept in the file."""
+        """Free text kept in the file; can be set."""
         return self._model.doc_string or ""
+
+    @desc.setter
+    def desc(self, text: str) -> None:
+        self.check_editable()
+        if not isinstance(text, str):
+            raise ArgumentError(f"{self.name}: expected a text as desc, got {text!r}")
+        self._model.doc_string = text
 
     @cached_property
     def input_structure(self) -> dict[str, Any]:
@@ -173,13 +202,39 @@ class Function:
 
         return extract_operator(self._model, name)
 
-    def remove_io_op(self, op_types: Any = None, op_names: Any = None) -> None:
-        """Not done yet."""
-        raise NotImplementedError("Function.remove_io_op is not implemented yet")
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """All nodes in order of execution: name, type, operands, attributes."""
+        return tuple(Operation.of(node) for node in self._model.graph)
 
-    def _arguments(self, values: Any, kind: str) -> tuple[Argument, ...]:
-        descs = _parsed(META_DESCS, self._model.metadata_props.get(META_DESCS, "{}")).get(kind, {})
-        return tuple(Argument.of(value, descs.get(value.name or "", "")) for value in values)
+    def remove_io_op(
+        self, op_types: Sequence[str] | None = None, op_names: Sequence[str] | None = None
+    ) -> list[str]:
+        """Remove operators from inputs and outputs, by type or name; return the nodes' names.
+
+        Types: Quantize, Dequantize, Transpose, Cast, Reshape, Softmax. Goes on as long as an
+        argument has one of them. ``argument.scale`` keeps what host code needs to quantize inputs
+        and dequantize outputs itself.
+        """
+        from qtune.hbir.passes.remove import remove_io_op
+
+        return remove_io_op(self, op_types, op_names)
+
+    def extract_function(
+        self, input_names: Sequence[str], output_names: Sequence[str]
+    ) -> HbirModule:
+        """A module of its own that computes some values or operators from others, by name."""
+        from qtune.hbir.passes.extract import extract_function
+
+        return extract_function(self, input_names, output_names)
+
+    def descs(self, kind: Kind) -> dict[str, str]:
+        """Descriptions of the inputs or the outputs by name."""
+        table = _parsed(META_DESCS, self.metadata.get(META_DESCS, "{}"))
+        return dict(table.get(kind, {}))
+
+    def _arguments(self, values: Any, kind: Kind) -> tuple[Argument, ...]:
+        return tuple(Argument(self, value, kind) for value in values)
 
     def _structure(self, key: str) -> dict[str, Any]:
         text = self._model.metadata_props.get(key)
@@ -241,9 +296,31 @@ class HbirModule:
         return self.model.metadata_props.get(META_SCHEMA, "")
 
     @property
+    def precision_config(self) -> NoReturn:
+        """Not done: precision is decided by the qconfig before export."""
+        raise NotImplementedError(
+            "Module.precision_config is not implemented: set dtypes with a qconfig before export, "
+            "and 31-bit requantize with ConsistencyStrategy.set_consistency_level(0)"
+        )
+
+    @staticmethod
+    def parse(asm: str) -> NoReturn:
+        """Not done: a module is an ONNX protobuf and has no assembler text."""
+        raise NotImplementedError(
+            "Module.parse is not implemented: a module is an ONNX protobuf; read a .bc file with "
+            "qtune.bpu.compiler.load"
+        )
+
+    @property
     def report(self) -> tuple[dict[str, Any], ...]:
         """What convert noted: operators that stay float with the reason, widened scales, ..."""
         return tuple(_parsed(META_REPORT, self.model.metadata_props.get(META_REPORT, "[]")))
+
+    @property
+    def consistency_level(self) -> int | None:
+        """The consistency level of the model it was exported from (numerics.md section 4)."""
+        text = self.model.metadata_props.get(META_CONSISTENCY, "")
+        return int(text) if text else None
 
     @property
     def _high_precision_qpp(self) -> bool:

@@ -160,7 +160,11 @@ def test_advice_is_written_as_records(tmp_path):
     convert(export(small_cnn(X), X), "nash-e", advice_path=str(tmp_path / "advice.json"))
     items = json.loads((tmp_path / "advice.json").read_text())
 
-    assert {item["backend"] for item in items} == {"bpu"}
+    assert {item["backend"] for item in items} == {"bpu", "vpu"}
+    assert [item["op"] for item in items if item["backend"] == "vpu"] == [
+        "qtune::Quantize",
+        "qtune::DequantizeAcc",
+    ]
     assert set(items[0]) == {"backend", "choice_reason", "loc", "op", "tensor_names"}
 
 
