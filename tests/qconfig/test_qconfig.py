@@ -7,6 +7,7 @@ import torch
 from qtune.dtype import qint8, qint16
 from qtune.errors import QconfigError
 from qtune.qconfig.qconfig import QConfig, get_default_qconfig, get_qconfig
+from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.fixed import FixedScaleObserver
 from qtune.quantizers.mse import MSEObserver
@@ -102,9 +103,11 @@ def test_observers_that_make_no_sense_are_refused(value):
         get_qconfig(observer=value)
 
 
-def test_float16_says_that_it_is_not_done():
-    with pytest.raises(NotImplementedError, match="float16"):
-        get_qconfig(out_dtype=torch.float16)
+def test_float16_output_is_a_fake_cast_and_weights_have_none():
+    built = get_qconfig(out_dtype=torch.float16).output()
+    assert (type(built), str(built.dtype)) == (FakeCast, "torch.float16")
+    with pytest.raises(QconfigError, match="weights are qint8 or qint16"):
+        get_qconfig(weight_dtype=torch.float16)
 
 
 def test_get_default_qconfig_takes_names_and_options():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from qtune.dtype import qint8, qint16
+from qtune.dtype import float16, qint8, qint16
 from qtune.errors import QconfigError
 from qtune.qconfig.dtypes import Float
 from qtune.qconfig.rules import Level, match
@@ -81,9 +81,9 @@ def test_malformed_mappings_are_refused_at_once(mapping, message):
         ModuleNameTemplate(mapping)
 
 
-def test_float16_says_that_it_is_not_done():
-    with pytest.raises(NotImplementedError, match="float16"):
-        ModuleNameTemplate({"": torch.float16})
+@pytest.mark.parametrize("spelling", [torch.float16, "float16", "torch.float16", float16])
+def test_float16_is_a_dtype_in_every_spelling(spelling):
+    assert settings(spelling) == {"output": (float16, None)}
 
 
 def test_match_levels():

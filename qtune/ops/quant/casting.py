@@ -1,7 +1,8 @@
-"""Casts that change nothing (``y.float()`` of a float32 tensor) as calls of ``identity``."""
+"""Casts as calls of ``identity``: those that change nothing, and masks and integers as numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -11,7 +12,12 @@ from torch import fx
 from qtune.ops.spec import Bound
 
 KIND = "float32"
-"""``attrs["kind"]`` of a cast to float32."""
+"""``attrs["kind"]`` of a cast of float32 to float32."""
+
+CAST = "cast"
+"""``attrs["kind"]`` of a cast of a mask or of integers; ``attrs["dtype"]`` names the result's."""
+
+_PLAIN = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def bind_float(input: Any, *, memory_format: Any = None) -> Bound:
@@ -19,15 +25,24 @@ def bind_float(input: Any, *, memory_format: Any = None) -> Bound:
     return _cast(input, torch.float32, "float()")
 
 
+def bind_to_dtype(dtype: torch.dtype, call: str) -> Callable[..., Bound]:
+    """``x.long()``, ``x.int()``, ``x.bool()``."""
+
+    def bind(input: Any, *, memory_format: Any = None) -> Bound:
+        return _cast(input, dtype, call)
+
+    return bind
+
+
 def bind_type_as(input: Any, other: Any) -> Bound:
     """``x.type_as(other)``."""
-    return _cast(input, _dtype(other), "type_as()")
+    return _cast(input, dtype_of(other), "type_as()")
 
 
 def bind_to(input: Any, *args: Any, **kwargs: Any) -> Bound:
     """``x.to(dtype)`` and ``x.to(other)``; a device is none of the registry's business."""
     target = kwargs.get("dtype", kwargs.get("other", args[0] if args else None))
-    dtype = target if isinstance(target, torch.dtype) else _dtype(target)
+    dtype = target if isinstance(target, torch.dtype) else dtype_of(target)
     devices = (str, int, torch.device)
     given = [*args, *(value for key, value in kwargs.items() if key == "device")]
     moved = any(isinstance(v, devices) and not isinstance(v, bool) for v in given)
@@ -40,16 +55,20 @@ def bind_to(input: Any, *args: Any, **kwargs: Any) -> Bound:
 
 
 def _cast(input: Any, dtype: torch.dtype | None, call: str) -> Bound:
-    own = _dtype(input)
+    own = dtype_of(input)
     if own == dtype == torch.float32:
         return Bound((input,), {"kind": KIND, "memory_format": None})
+    if own in _PLAIN and dtype in (*_PLAIN, torch.float32):
+        name = str(dtype).removeprefix("torch.")
+        return Bound((input,), {"kind": CAST, "memory_format": None, "dtype": name})
     raise NotImplementedError(
-        f"{call} makes {dtype} of {own}: a real change of the dtype has no integer form. Only a "
-        "cast of float32 to float32 passes its input on; cast before the model or after it"
+        f"{call} makes {dtype} of {own}: a real change of the dtype has no integer form. Masks and "
+        "integers can become other integers and float32, and float32 stays float32; cast before "
+        "the model or after it"
     )
 
 
-def _dtype(value: Any) -> torch.dtype | None:
+def dtype_of(value: Any) -> torch.dtype | None:
     """The dtype of a node, a tensor, or a value of a graph in HBIR."""
     dtype = value.meta.get("dtype") if isinstance(value, fx.Node) else getattr(value, "dtype", None)
     if isinstance(dtype, ir.DataType):

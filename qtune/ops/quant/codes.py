@@ -57,6 +57,11 @@ def range_dtype(attrs: Mapping[str, Any]) -> QuantDType:
     raise ArgumentError(f"{attrs['qmin']} .. {attrs['qmax']} is the range of no quantized dtype")
 
 
+def carrier(low: int, high: int) -> QuantDType:
+    """The smallest dtype, int8 or int16, that holds the codes ``low .. high``."""
+    return qint8 if qint8.qmin <= low and high <= qint8.qmax else qint16
+
+
 def code_bounds(
     low: float | None, high: float | None, scale: float, dtype: QuantDType
 ) -> tuple[int, int]:

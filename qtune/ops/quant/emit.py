@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 
-from qtune.arith.requantize import multiplier_shift, requantize
+from qtune.arith.requantize import requantize
 from qtune.dtype import QuantDType
-from qtune.ops.kernel import Builder, FloatValue, QValue, Value
+from qtune.ops.kernel import Builder, ConvertContext, FloatValue, QValue, Value
 from qtune.ops.quant.codes import onnx_type
+from qtune.ops.quant.precision import multiplier
 
 DOMAIN = "qtune"
 
 
 def emit_quantize(
-    b: Builder, value: Value, scale: float, dtype: QuantDType, *, half_even: bool = False
+    b: Builder,
+    value: Value,
+    scale: float,
+    dtype: QuantDType,
+    *,
+    half_even: bool = False,
+    limits: tuple[int, int] | None = None,
 ) -> QValue:
-    """Append Quantize of a float value (QuantizeHalfEven for imported nodes)."""
-    attrs = {"qmin": dtype.qmin, "qmax": dtype.qmax, "to": onnx_type(dtype)}
+    """Append Quantize of a float value (QuantizeHalfEven for imported nodes).
+
+    ``limits``: smallest and largest code, those of ``dtype`` where not given.
+    """
+    low, high = limits or (dtype.qmin, dtype.qmax)
+    attrs = {"qmin": low, "qmax": high, "to": onnx_type(dtype)}
     op_type = "QuantizeHalfEven" if half_even else "Quantize"
     factor = b.constant(np.array(scale, dtype=np.float32), "scale")
     codes = b.add(op_type, [value, factor], attrs, domain=DOMAIN)
-    return QValue(codes, dtype, scale, dtype.qmin, dtype.qmax)
+    return QValue(codes, dtype, scale, low, high)
 
 
 def emit_dequantize(b: Builder, operand: QValue) -> FloatValue:
@@ -29,14 +40,14 @@ def emit_dequantize(b: Builder, operand: QValue) -> FloatValue:
     return FloatValue(b.add("Dequantize", [operand.value, factor], {}, domain=DOMAIN))
 
 
-def emit_requantize(b: Builder, operand: QValue, scale: float, dtype: QuantDType) -> QValue:
+def emit_requantize(b: ConvertContext, operand: QValue, scale: float, dtype: QuantDType) -> QValue:
     """Append Requantize to another scale or dtype; without a node if both are the same.
 
-    15-bit multiplier of ``s_in / s_out`` (numerics.md section 2.3).
+    Multiplier of ``s_in / s_out`` in the conversion's precision (numerics.md section 2.3).
     """
     if operand.dtype == dtype and np.float32(operand.scale) == np.float32(scale):
         return operand
-    m, n = multiplier_shift(float(np.float32(operand.scale)) / float(np.float32(scale)))
+    m, n = multiplier(b, float(np.float32(operand.scale)) / float(np.float32(scale)))
     factors = [b.constant(np.array(v, dtype=np.int64), k) for v, k in ((m, "m"), (n, "n"))]
     attrs = {"lo": dtype.qmin, "hi": dtype.qmax, "to": onnx_type(dtype)}
     value = b.add("Requantize", [operand.value, *factors], attrs, domain=DOMAIN)
@@ -48,3 +59,14 @@ def emit_requantize(b: Builder, operand: QValue, scale: float, dtype: QuantDType
         )
     )
     return QValue(value, dtype, scale, lo, hi)
+
+
+def limit_codes(b: Builder, codes: QValue, low: int, high: int) -> QValue:
+    """Append QClip where codes may lie outside ``low .. high``."""
+    least = codes.dtype.qmin if codes.code_min is None else codes.code_min
+    most = codes.dtype.qmax if codes.code_max is None else codes.code_max
+    if low <= least and most <= high:
+        return codes
+    attrs = {"lo": low, "hi": high, "to": onnx_type(codes.dtype)}
+    value = b.add("QClip", [codes.value], attrs, domain=DOMAIN)
+    return QValue(value, codes.dtype, codes.scale, max(low, least), min(high, most))

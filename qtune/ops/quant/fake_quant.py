@@ -32,8 +32,8 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
-from qtune.ops.quant.codes import range_dtype
-from qtune.ops.quant.emit import emit_quantize
+from qtune.ops.quant.codes import carrier, range_dtype
+from qtune.ops.quant.emit import emit_quantize, limit_codes
 from qtune.ops.registry import register_kernel
 
 Array = np.ndarray[Any, Any]
@@ -136,14 +136,23 @@ def _convert_activation(
 
 
 def _convert_half_even(ctx: ConvertContext, node: FloatNode) -> Operand:
+    """An imported pair: its range is that of the codes less the zero point (numerics.md 1)."""
     operand, scale = node.operands[0], _scale(node)
-    dtype, axis = range_dtype(node.attrs), int(node.attrs["axis"])
+    low, high, axis = (int(node.attrs[key]) for key in ("qmin", "qmax", "axis"))
+    dtype = carrier(low, high)
     constant = _constant_data(operand)
     if constant is not None:
         return _quantize_constant(quantize_half_even, constant, scale, dtype, axis)
     if isinstance(operand, FloatValue) and scale.size == 1:
-        return emit_quantize(ctx, operand.value, float(scale[0]), dtype, half_even=True)
-    return _convert_activation(ctx, node, operand, scale, dtype)
+        limits = (low, high)
+        return emit_quantize(
+            ctx, operand.value, float(scale[0]), dtype, half_even=True, limits=limits
+        )
+    if isinstance(operand, Pending) and scale.size == 1:
+        step = float(scale[0])
+        operand = operand.clamp(ctx, low * step, high * step) or operand
+    result = _convert_activation(ctx, node, operand, scale, dtype)
+    return limit_codes(ctx, result, low, high)
 
 
 def _convert_grouped(ctx: ConvertContext, node: FloatNode) -> Operand:

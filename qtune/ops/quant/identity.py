@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,12 +21,24 @@ from qtune.ops.kernel import (
     Operand,
     Value,
 )
-from qtune.ops.quant.casting import KIND, bind_float, bind_to, bind_type_as
+from qtune.ops.quant.astype import emit_astype
+from qtune.ops.quant.casting import (
+    CAST,
+    KIND,
+    bind_float,
+    bind_to,
+    bind_to_dtype,
+    bind_type_as,
+)
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, ModuleTarget, OpSpec, Rule, Sample
 
 
 def _bind_module(module: nn.Module, input: Any) -> Bound:
+    return Bound((input,), {"kind": "identity", "memory_format": None})
+
+
+def _bind_same(input: Any) -> Bound:
     return Bound((input,), {"kind": "identity", "memory_format": None})
 
 
@@ -41,8 +54,13 @@ def _bind_detach(input: Any) -> Bound:
 
 
 def _float_kernel(
-    input: torch.Tensor, kind: str = "identity", memory_format: Any = None
+    input: torch.Tensor,
+    kind: str = "identity",
+    memory_format: Any = None,
+    dtype: str | None = None,
 ) -> torch.Tensor:
+    if dtype is not None:
+        return input.to(getattr(torch, dtype))
     if kind == "identity":
         return input
     if kind == "detach":
@@ -54,6 +72,8 @@ def _float_kernel(
 
 
 def _lower(b: Builder, call: LowerCall) -> Value:
+    if call.attrs.get("kind") == CAST:
+        return emit_astype(b, call.operands[0], getattr(torch, call.attrs["dtype"]))
     return b.add("Identity", [call.operands[0]])
 
 
@@ -88,7 +108,17 @@ register(
             MethodTarget("contiguous", _bind_copy("contiguous")),
             MethodTarget("detach", _bind_detach),
             MethodTarget("detach_", _bind_detach),
+            FunctionTarget(torch.positive, _bind_same),
+            FunctionTarget(operator.pos, _bind_same),
+            MethodTarget("positive", _bind_same),
+            MethodTarget("__pos__", _bind_same),
             MethodTarget("float", bind_float),
+            MethodTarget("long", bind_to_dtype(torch.int64, "long()")),
+            MethodTarget("int", bind_to_dtype(torch.int32, "int()")),
+            MethodTarget("short", bind_to_dtype(torch.int16, "short()")),
+            MethodTarget("char", bind_to_dtype(torch.int8, "char()")),
+            MethodTarget("byte", bind_to_dtype(torch.uint8, "byte()")),
+            MethodTarget("bool", bind_to_dtype(torch.bool, "bool()")),
             MethodTarget("to", bind_to),
             MethodTarget("type_as", bind_type_as),
         ),
@@ -107,6 +137,6 @@ register(
         sample=lambda rng: Sample(
             ((2, int(rng.integers(1, 9))),), {"kind": "identity", "memory_format": None}
         ),
-        doc="passes its input on",
+        doc="passes its input on; masks and integers also as another type",
     )
 )

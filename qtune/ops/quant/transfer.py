@@ -15,7 +15,7 @@ from qtune.arith_fast.held import channels_last, held_dtype, offset
 from qtune.arith_fast.requantize import Requantizer
 from qtune.errors import NonFiniteError
 from qtune.ops.kernel import FastKernel, HbirKernel, KernelNode
-from qtune.ops.quant.codes import input_dtype, output_dtype, range_dtype
+from qtune.ops.quant.codes import carrier, input_dtype, output_dtype, range_dtype
 from qtune.ops.quant.fake_quant import quantize_half_even
 from qtune.ops.registry import register_kernel
 
@@ -34,17 +34,19 @@ def _fast_quantize(node: KernelNode) -> FastKernel:
 
 def _quantize_half_even(attrs: Mapping[str, Any], x: Array, scale: Array) -> Array:
     _refuse_nan(bool(np.isnan(x).any()))
-    return quantize_half_even(x, scale, range_dtype(attrs))
+    codes = quantize_half_even(x, scale, carrier(attrs["qmin"], attrs["qmax"]))
+    return np.clip(codes, attrs["qmin"], attrs["qmax"])
 
 
 def _fast_quantize_half_even(node: KernelNode) -> FastKernel:
     scale = float(node.constants[1].reshape(()))
-    dtype = range_dtype(node.attrs)
+    low, high = node.attrs["qmin"], node.attrs["qmax"]
+    dtype = carrier(low, high)
 
     def run(x: torch.Tensor) -> torch.Tensor:
         _refuse_nan(bool(torch.isnan(x).any()))
         step = torch.tensor(scale, dtype=torch.float32)
-        codes = torch.round(x / step).clamp_(dtype.qmin, dtype.qmax)
+        codes = torch.round(x / step).clamp_(low, high)
         return channels_last(codes.add_(offset(dtype)).to(held_dtype(dtype)))
 
     return run
@@ -92,6 +94,7 @@ def _fast_requantize(node: KernelNode) -> FastKernel:
         out=output_dtype(node),
         bound=-source.qmin,
         zero=offset(source),
+        axis=-max(node.constants[1].ndim, 1),
     )
 
 
