@@ -149,10 +149,20 @@ Operand = QValue | QConst | FloatConst | FloatValue | PlainValue | Pending
 
 
 class ConvertContext(Builder, Protocol):
-    """The builder during conversion, with the facts that integer rules need."""
+    """The builder during conversion, with the facts that integer rules need.
+
+    ``level``: the consistency level, ``None``: unset. ``high_precision_qpp``: multipliers have 31
+    bits instead of 15, as on every level. ``fuses_requantize``: a GEMM
+    does its own requantize; else its accumulator is a result. A rule never computes ``m`` and
+    ``n`` itself: ``multiplier``, ``multipliers`` and ``multipliers_over_shift`` of
+    ``qtune.ops.quant.precision`` (``single`` and ``shared`` of ``qtune.ops.elementwise.scaling``)
+    give them in the conversion's precision.
+    """
 
     march: str
+    level: int | None
     high_precision_qpp: bool
+    fuses_requantize: bool
 
     def report(self, kind: str, message: str, **details: Any) -> None:
         """Note something for the conversion report under the current operator's name."""

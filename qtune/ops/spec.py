@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from qtune.arith.table import RealFunction
-from qtune.dtype import QuantDType
+from qtune.dtype import QuantDType, float16
+from qtune.march import March
 from qtune.ops.kernel import HbirKernel
 
 TableFactory = Callable[[Mapping[str, Any]], RealFunction]
@@ -66,11 +67,19 @@ class ModuleTarget:
 
     ``params`` maps a role to the name of the module's parameter or buffer that fills it, for
     example ``{"weight": "weight", "bias": "bias"}``; these roles are ``None`` in ``Bound.tensors``.
+    A name may be that of a child's parameter (``out_proj.weight``). ``many(module)``: the names
+    that fill the role ``*name``, one after the other, where their number depends on the module.
     """
 
     cls: type
     bind: Callable[..., Bound]
     params: Mapping[str, str] = field(default_factory=dict)
+    many: Callable[[Any], Sequence[str]] | None = None
+
+    def filled(self, module: Any, roles: Sequence[str]) -> dict[str, str]:
+        """Role to parameter for one module; ``*name`` becomes ``*name.0``, ``*name.1``, ..."""
+        names = () if self.many is None else self.many(module)
+        return {**self.params, **{f"{roles[-1]}.{i}": name for i, name in enumerate(names)}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +105,74 @@ Target = ModuleTarget | FunctionTarget | MethodTarget
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignTarget:
+    """A module class or an operator (``torch.ops``) of a package that need not be installed.
+
+    ``name``: the class's qualified name, or ``<namespace>.<operator>``. Nothing imports the
+    package: it matches what the user's model brings. The rest as in :class:`ModuleTarget` and
+    :class:`FunctionTarget`.
+    """
+
+    name: str
+    bind: Callable[..., Bound]
+    params: Mapping[str, str] = field(default_factory=dict)
+
+
+class Float16(enum.Enum):
+    """Where an operator takes float16 on the marches that compute in it (toolchain_facts 1.2)."""
+
+    VECTOR = "inputs and result"
+    """The vector unit computes it: inputs and result, as far as the rule has qint16 there."""
+    RESULT = "result"
+    """A GEMM: its exact sum leaves in float16, its operands are integers."""
+    NONE = "no"
+
+
+Shapes = Sequence[tuple[int, ...] | None]
+ShapeCheck = Callable[[Mapping[str, Any], Sequence[Any], tuple[int, ...]], str | None]
+DTypeCheck = Callable[[Mapping[str, Any], Shapes, frozenset[str], str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class MarchRule:
     """Which dtypes and shapes one series of marches takes; data for the march check and the docs.
 
-    ``series``: names of march series. ``inputs`` and ``outputs``: allowed dtype names.
-    ``check(attrs, input_shapes, output_shape)`` returns a reason for refusal or ``None``.
+    ``series``: names of march series. ``inputs`` and ``outputs``: allowed names of quantized
+    dtypes; ``operands`` gives the inputs of single roles, of which float16 is none. ``float16``:
+    where it is taken on marches that have it. Each check returns a reason for refusal, with what is
+    possible instead, or ``None``: ``check(attrs, input_shapes, output_shape)``, and
+    ``check_dtypes(attrs, input_shapes, input_dtypes, output_dtype)`` for limits that depend on
+    dtypes (names; the output's is ``""`` while it is not decided).
     """
 
     series: tuple[str, ...]
     inputs: tuple[str, ...] = ("qint8", "qint16")
     outputs: tuple[str, ...] = ("qint8", "qint16")
-    check: (
-        Callable[[Mapping[str, Any], Sequence[tuple[int, ...]], tuple[int, ...]], str | None] | None
-    ) = None
+    check: ShapeCheck | None = None
+    check_dtypes: DTypeCheck | None = None
+    operands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    float16: Float16 = Float16.VECTOR
+
+    def covers(self, march: March) -> bool:
+        """Whether the rule speaks of ``march``."""
+        return march.series in self.series
+
+    def takes(self, march: March, role: str = "") -> tuple[str, ...]:
+        """Names of the dtypes that operands of ``role`` (any operand: ``""``) may have."""
+        if role in self.operands:
+            return self.operands[role]
+        vector = self.float16 is Float16.VECTOR
+        return (*self.inputs, *_float16_beside(self.inputs, march, vector))
+
+    def gives(self, march: March) -> tuple[str, ...]:
+        """Names of the dtypes that the result may have."""
+        some = self.float16 is not Float16.NONE
+        return (*self.outputs, *_float16_beside(self.outputs, march, some))
+
+
+def _float16_beside(names: tuple[str, ...], march: March, taken: bool) -> tuple[str, ...]:
+    """float16 goes wherever a 16-bit number goes; operators of int8 only have no such path."""
+    return (float16.name,) if taken and march.limits.float16 and "qint16" in names else ()
 
 
 ALL_SERIES = ("bernoulli", "bayes", "nash")
@@ -157,6 +221,46 @@ class DecomposeBuilder(Protocol):
     def dtype(self, tensor: Any) -> Any:
         """The example's ``torch.dtype`` of a node."""
 
+    def items(self, result: Any) -> tuple[Any, ...]:
+        """The single results of a part that gives several (``unbind``, ``chunk``)."""
+
+    def constant(self, value: Any, *, part: str) -> Any:
+        """A node that holds the tensor ``value``, which no training changes."""
+
+    def is_constant(self, tensor: Any) -> bool:
+        """Whether parameters, buffers and sizes alone decide a node."""
+
+    def known(self, tensor: Any) -> Any:
+        """The tensor that a constant node holds for the example, ``None`` if it can't be told."""
+
+    def made_by(self, tensor: Any) -> tuple[str, Bound] | None:
+        """The operator of the registry that makes a node, and its call."""
+
+    def float_call(
+        self, function: Callable[..., Any], args: Sequence[Any], *, part: str, reason: str
+    ) -> Any:
+        """Append a call that stays float whatever the configuration says, because of ``reason``."""
+
+    def require_size(self, tensor: Any, dim: int, why: str) -> int:
+        """The example's size; another one at run time raises ``GuardError`` with ``why``."""
+
+    def require(self, check: Callable[..., bool], tensor: Any, why: str) -> None:
+        """Raise ``GuardError`` with ``why`` in each call where ``check(tensor)`` is false."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactForm:
+    """The integer rule of an operator on floats, for int8 data on the grid of ``scale``.
+
+    From the consistency level ``level`` on, the prepared model computes ``kernel(scale, *tensors,
+    **attrs)`` and export emits ``lower(builder, call, scale)`` (numerics.md section 4): both give
+    the very values of the integer operator.
+    """
+
+    kernel: Callable[..., Any]
+    lower: Callable[..., Any]
+    level: int = 1
+
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
@@ -166,14 +270,17 @@ class OpSpec:
     ``lower(builder, call)`` emits standard ONNX (or ``qtune``) float nodes and returns the result
     value(s). ``decompose(builder, bound)`` (a :class:`DecomposeBuilder` and a :class:`Bound` whose
     operands are nodes or numbers) replaces the call by other registry operators and returns the
-    node of the result, or a tuple of nodes.
+    node of the result, or a tuple of nodes (tuples may be nested, ``None`` stands for no result).
     ``table(attrs)`` gives the function of a ``TABLE`` operator, float64 array to float64 array:
     what the look-up table holds and what VALIDATION evaluates (numerics.md section 3).
+    ``wants``: role -> the dtype that operand needs for its meaning (int16 coordinates). Everything
+    that makes it, back to the nearest GEMM or QuantStub, is set to that dtype.
     ``weight_role``/``weight_axis(attrs)``: the operand quantized per channel, and its axis.
     ``weight_groups(attrs)``: where given and above 1, that axis holds the channels of one group
     only (grouped transposed convolution); ``qtune.ops.gemm.channels`` has the view in which every
     real output channel lies on the axis.
-    ``flops(attrs, input_shapes, output_shape)``: one per multiply-add.
+    ``flops(attrs, input_shapes, output_shape)``: one per multiply-add. ``exact``: for operators
+    whose float kernel strays from the integers by more than a requantize.
     """
 
     name: str
@@ -182,15 +289,18 @@ class OpSpec:
     roles: tuple[str, ...]
     targets: tuple[Target, ...]
     float_kernel: Callable[..., Any] | None
+    foreign: tuple[ForeignTarget, ...] = ()
     lower: Callable[..., Any] | None = None
     decompose: Callable[[DecomposeBuilder, Bound], Any] | None = None
     table: TableFactory | None = None
     kernels: tuple[HbirKernel, ...] = ()
+    wants: Mapping[str, QuantDType] = field(default_factory=dict)
     weight_role: str | None = None
     weight_axis: Callable[[Mapping[str, Any]], int] | None = None
     weight_groups: Callable[[Mapping[str, Any]], int] | None = None
     fuse: FuseRole | None = None
     march: tuple[MarchRule, ...] = ANY_MARCH
     flops: Callable[..., int] | None = None
+    exact: ExactForm | None = None
     sample: Callable[..., Sample] | None = None
     doc: str = ""

@@ -14,7 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from qtune.arith.requantize import multiplier_shift, rescale, scaled_integer
+from qtune.arith.requantize import (
+    HIGH_PRECISION_BITS,
+    multiplier_shift,
+    rescale,
+    scaled_integer,
+)
 from qtune.arith_fast.held import channels_last, offset
 from qtune.dtype import QuantDType
 from qtune.errors import ConvertError
@@ -37,6 +42,7 @@ from qtune.ops.kernel import (
     Value,
 )
 from qtune.ops.quant.codes import input_dtype, stored
+from qtune.ops.quant.precision import multiplier_bits
 from qtune.ops.registry import register
 from qtune.ops.spec import (
     Bound,
@@ -83,7 +89,7 @@ def _convert(ctx: ConvertContext, node: FloatNode) -> Operand:
         return ctx.constant(values.reshape(-1, *[1] * trailing), name)
 
     def emit(ctx: ConvertContext, scale: float, dtype: QuantDType, attrs: dict[str, int]) -> Value:
-        m_positive, m_negative, n = multipliers(x.scale / scale, weight.scale)
+        m_positive, m_negative, n = multipliers(ctx, x.scale / scale, weight.scale)
         inputs = [
             x.value,
             channels(ctx, stored(weight.codes.reshape(-1), weight.dtype), "slope"),
@@ -96,24 +102,28 @@ def _convert(ctx: ConvertContext, node: FloatNode) -> Operand:
     return Deferred(emit)
 
 
-def multipliers(factor: float, slope_scales: Array) -> tuple[Array, Array, Array]:
+def multipliers(
+    ctx: ConvertContext, factor: float, slope_scales: Array
+) -> tuple[Array, Array, Array]:
     """Multipliers of x and of x times the slope, and their shift, for each channel; int64 arrays.
 
     ``factor``: the input's scale in output scales.
     """
-    rows = [_multipliers(factor, float(s)) for s in np.atleast_1d(slope_scales).astype(np.float64)]
+    bits, scales = multiplier_bits(ctx), np.atleast_1d(slope_scales).astype(np.float64)
+    rows = [_multipliers(factor, float(s), bits) for s in scales]
     table = np.array(rows, dtype=np.int64)
     return table[:, 0], table[:, 1], table[:, 2]
 
 
-def _multipliers(factor: float, slope_scale: float) -> tuple[int, int, int]:
+def _multipliers(factor: float, slope_scale: float, bits: int) -> tuple[int, int, int]:
     # Larger factors saturate every output; these can't overflow 64 bits.
     steep = min(factor * slope_scale, 2.0**32)
     factor = min(factor, 2.0**32)
-    _, n = multiplier_shift(min(factor, steep))
-    _, n_larger = multiplier_shift(factor)
+    _, n = multiplier_shift(min(factor, steep), bits)
+    _, n_larger = multiplier_shift(factor, bits)
+    _, n_fits = multiplier_shift(steep, HIGH_PRECISION_BITS)
     # 10 bits more than x needs: what a smaller slope then loses is below an eighth of a step.
-    n = max(0, min(n, LARGEST_SHIFT, n_larger + 10))
+    n = max(0, min(n, LARGEST_SHIFT, n_larger + 10, n_fits))
     return scaled_integer(factor, n), scaled_integer(steep, n), n
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from qtune.dtype import qint16
+from qtune.ops.activation.dividing import number_of, refuse_integers
 from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import (
     binary,
     operand_value,
     output_elements,
-    refuse,
     sample_binary,
 )
 from qtune.ops.kernel import Builder, LowerCall
@@ -27,10 +27,15 @@ from qtune.ops.spec import (
     Rule,
 )
 
+_FORMS = {"floor": "DivFloor", "trunc": "DivTrunc"}
+_ROUNDED = {"floor": "floor_divide", "trunc": "trunc_divide"}
+
 
 def _bind(input: Any, other: Any, *, rounding_mode: Any = None) -> Bound:
-    refuse("div", rounding_mode=rounding_mode)
-    return Bound((input, other))
+    if rounding_mode is None:
+        return Bound((input, other))
+    operator_name = f"div with rounding_mode={rounding_mode!r}"
+    return Bound((input, number_of(operator_name, input, other)), {"rounding_mode": rounding_mode})
 
 
 def _bind_reflected(input: Any, other: Any) -> Bound:
@@ -38,13 +43,20 @@ def _bind_reflected(input: Any, other: Any) -> Bound:
     return Bound((other, input), {"by_reciprocal": True})
 
 
-def _div(input: Any, other: Any, *, by_reciprocal: bool = False) -> torch.Tensor:
+def _div(
+    input: Any, other: Any, *, by_reciprocal: bool = False, rounding_mode: str | None = None
+) -> torch.Tensor:
     if by_reciprocal:
         return torch.mul(torch.reciprocal(other), input)
-    return torch.div(input, other)
+    return torch.div(input, other, rounding_mode=rounding_mode)
 
 
 def _lower(b: Builder, call: LowerCall) -> Any:
+    mode = call.attrs.get("rounding_mode")
+    if mode is not None:
+        refuse_integers(call, f"div with rounding_mode={mode!r}")
+        divisor = {"divisor": float(call.operands[1])}  # type: ignore[arg-type]
+        return b.add(_FORMS[mode], [call.operands[0]], divisor, domain="qtune")
     values = [operand_value(b, call, 0), operand_value(b, call, 1)]
     if call.attrs.get("by_reciprocal"):
         return b.add("Mul", [b.add("Reciprocal", [values[1]]), values[0]])
@@ -53,6 +65,9 @@ def _lower(b: Builder, call: LowerCall) -> Any:
 
 def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
     numerator, divisor = bound.tensors
+    mode = bound.attrs.get("rounding_mode")
+    if mode is not None:
+        return builder.call(_ROUNDED[mode], (numerator,), {"divisor": divisor}, part=_ROUNDED[mode])
     if not builder.is_tensor(divisor):
         return builder.call("div_scalar", (numerator,), {"divisor": divisor}, part="div")
     if not builder.is_tensor(numerator) and numerator == 1:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from qtune.arith.requantize import rescale
-from qtune.arith_fast.held import offset
 from qtune.dtype import QuantDType
 from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import (
@@ -43,9 +44,18 @@ from qtune.ops.kernel import (
 )
 from qtune.ops.quant.codes import input_dtype
 from qtune.ops.registry import register
-from qtune.ops.spec import FunctionTarget, MethodTarget, OpSpec, Rule
+from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, OpSpec, Rule
 
 Array = np.ndarray[Any, Any]
+
+
+def _bind_by(factor: float) -> Callable[..., Bound]:
+    """``deg2rad``, ``rad2deg``."""
+
+    def bind(input: Any) -> Bound:
+        return Bound((input, factor))
+
+    return bind
 
 
 def _mul(input: Any, other: Any) -> torch.Tensor:
@@ -53,6 +63,11 @@ def _mul(input: Any, other: Any) -> torch.Tensor:
 
 
 def _lower(b: Builder, call: LowerCall) -> Any:
+    dtypes = call.input_dtypes or ("float32",) * 2
+    for index in (0, 1):
+        if dtypes[index] == "bool" and dtypes[1 - index] == "float32":
+            zero = b.constant(np.zeros((), dtype=np.float32), "zero")
+            return b.add("Where", [call.operands[index], call.operands[1 - index], zero])
     return b.add("Mul", [operand_value(b, call, 0), operand_value(b, call, 1)])
 
 
@@ -66,7 +81,7 @@ def _convert(ctx: ConvertContext, node: FloatNode) -> Operand:
     a, b = codes(ctx, node, 0), codes(ctx, node, 1)
 
     def emit(ctx: ConvertContext, scale: float, dtype: QuantDType, attrs: dict[str, int]) -> Value:
-        shift = single(a.scale * b.scale / scale)
+        shift = single(ctx, a.scale * b.scale / scale)
         constants = integers(ctx, m=shift.m[0], n=shift.n)
         return ctx.add("QMul", [a.value, b.value, *constants], attrs, domain="qtune")
 
@@ -81,16 +96,10 @@ def _fast(node: KernelNode) -> FastKernel:
     take = taker(node, (0, 1))
     dtypes = [input_dtype(node, index) for index in (0, 1)]
     bound = dtypes[0].qmin * dtypes[1].qmin
-    wide = torch.int16 if bound < 1 << 15 else torch.int32
     step = requantizer(node, number(node, 2), number(node, 3), bound=bound)
 
-    def plain(tensor: torch.Tensor, dtype: QuantDType) -> torch.Tensor:
-        zero = offset(dtype)
-        return tensor.to(wide).sub_(zero) if zero else tensor.to(wide)
-
     def kernel(*args: torch.Tensor) -> torch.Tensor:
-        a, b = take(args)
-        return step(plain(a, dtypes[0]) * plain(b, dtypes[1]))
+        return step.product(*take(args))
 
     return kernel
 
@@ -110,6 +119,14 @@ register(
             MethodTarget("mul_", binary),
             MethodTarget("multiply", binary),
             MethodTarget("multiply_", binary),
+            FunctionTarget(torch.deg2rad, _bind_by(math.pi / 180)),
+            FunctionTarget(torch.deg2rad_, _bind_by(math.pi / 180)),
+            FunctionTarget(torch.rad2deg, _bind_by(180 / math.pi)),
+            FunctionTarget(torch.rad2deg_, _bind_by(180 / math.pi)),
+            MethodTarget("deg2rad", _bind_by(math.pi / 180)),
+            MethodTarget("deg2rad_", _bind_by(math.pi / 180)),
+            MethodTarget("rad2deg", _bind_by(180 / math.pi)),
+            MethodTarget("rad2deg_", _bind_by(180 / math.pi)),
             MethodTarget("__mul__", binary),
             MethodTarget("__rmul__", reflected),
             MethodTarget("__imul__", binary),
@@ -123,6 +140,6 @@ register(
         march=limits.ADD_MUL,
         flops=output_elements,
         sample=sample_binary,
-        doc="input * other",
+        doc="input * other; a mask as an operand is a choice between the other one and 0",
     )
 )

@@ -129,7 +129,7 @@ def scaled_by(operand: QValue, factor: float) -> Deferred:
     """``operand * factor``: the factor goes into the one multiplier of a Requantize."""
 
     def emit(ctx: ConvertContext, scale: float, dtype: QuantDType, attrs: dict[str, int]) -> Value:
-        shift = single(operand.scale * factor / scale)
+        shift = single(ctx, operand.scale * factor / scale)
         constants = integers(ctx, m=shift.m[0], n=shift.n)
         return ctx.add("Requantize", [operand.value, *constants], attrs, domain="qtune")
 

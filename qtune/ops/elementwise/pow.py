@@ -1,4 +1,4 @@
-"""pow: a power with a constant exponent, made of other operators."""
+"""pow: a power with a constant exponent or base, made of other operators."""
 
 from __future__ import annotations
 
@@ -49,9 +49,13 @@ def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
         return builder.call("mul", (base, base), part="mul")
     if builder.is_tensor(base) and exponent in _UNARY:
         return builder.call(_UNARY[exponent], (base,), part=_UNARY[exponent])
+    if isinstance(exponent, int | float):
+        return builder.call("power_to", (base,), {"exponent": float(exponent)}, part="power_to")
+    if isinstance(base, int | float):
+        return builder.call("power_of", (exponent,), {"base": float(base)}, part="power_of")
     raise NotImplementedError(
-        f"pow has an integer form for the exponents 2, 0.5, -0.5 and -1 only, got {exponent!r}. "
-        "Write it with mul, exp and log, or keep it outside the quantized region"
+        f"pow has an integer form where the base or the exponent is a number, got {exponent!r} as "
+        "the exponent. Write it with mul, exp and log, or keep it outside the quantized region"
     )
 
 
@@ -90,6 +94,6 @@ register(
         march=limits.NOT_BERNOULLI,
         flops=output_elements,
         sample=_sample,
-        doc="input ** exponent for the exponents 2 (mul), 0.5, -0.5 and -1 (tables)",
+        doc="input ** exponent, one of them a number: mul for the exponent 2, else a table",
     )
 )

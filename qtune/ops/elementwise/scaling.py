@@ -13,12 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qtune.arith.requantize import common_shift, multiplier_shift
 from qtune.dtype import QuantDType
 from qtune.ops.kernel import ConvertContext, Value
+from qtune.ops.quant.precision import multiplier, multipliers_over_shift
 
 LARGEST_SHIFT = 46
-"""From a shift of 47 on every term rounds to 0 (numerics.md section 2.3)."""
+"""From a shift of 47 on every term of 15 bits rounds to 0 (numerics.md section 2.3)."""
+
+LARGEST_HIGH_SHIFT = 62
+"""The same of one multiplier of 31 bits."""
 
 LEFT_SHIFT = 16
 """A sum of at least one step, shifted left this far, saturates int16: further adds nothing."""
@@ -29,7 +32,10 @@ TERM_LIMIT = 1 << 61
 
 @dataclass(frozen=True, slots=True)
 class CommonShift:
-    """Multipliers ``m`` of several operands over one shift ``n``, which lies in 0 .. 46."""
+    """Multipliers ``m`` of several operands over one shift ``n``, which lies in 0 .. 46.
+
+    The one of a product has a shift of up to 62 with high precision.
+    """
 
     m: tuple[int, ...]
     n: int
@@ -58,10 +64,11 @@ def shared(ctx: ConvertContext, terms: Sequence[tuple[float, QuantDType]]) -> Co
     widest = max(dtype.bits for _, dtype in terms)
     moved = [widest - dtype.bits for _, dtype in terms]
     factors = [factor for factor, _ in terms]
-    m, n = common_shift([math.ldexp(f, -bits) for f, bits in zip(factors, moved, strict=True)])
-    result = _in_range(tuple(v << bits for v, bits in zip(m, moved, strict=True)), n)
-    for index, (multiplier, factor) in enumerate(zip(result.m, factors, strict=True)):
-        if multiplier == 0 and factor != 0:
+    aligned = [math.ldexp(f, -bits) for f, bits in zip(factors, moved, strict=True)]
+    m, n = multipliers_over_shift(ctx, aligned)
+    result = _in_range(tuple(v << b for v, b in zip(m, moved, strict=True)), n, LARGEST_SHIFT)
+    for index, (m_i, factor) in enumerate(zip(result.m, factors, strict=True)):
+        if m_i == 0 and factor != 0:
             ctx.report(
                 "zero_multiplier",
                 f"operand {index} is lost: its scale is {abs(factor):.3g} of the output's, so its "
@@ -72,14 +79,17 @@ def shared(ctx: ConvertContext, terms: Sequence[tuple[float, QuantDType]]) -> Co
     return result
 
 
-def single(factor: float) -> CommonShift:
-    """The one multiplier of a product or a sum of codes, with a shift in 0 .. 46."""
-    m, n = multiplier_shift(factor)
-    return _in_range((m,), n)
+def single(ctx: ConvertContext, factor: float, sum_bits: int = 30) -> CommonShift:
+    """The one multiplier of a product or a sum of codes, with a shift from 0 on.
+
+    ``sum_bits``: bits of the largest magnitude it multiplies.
+    """
+    m, n = multiplier(ctx, factor, sum_bits)
+    return _in_range((m,), n, LARGEST_HIGH_SHIFT if ctx.high_precision_qpp else LARGEST_SHIFT)
 
 
-def _in_range(m: tuple[int, ...], n: int) -> CommonShift:
-    if n > LARGEST_SHIFT:
+def _in_range(m: tuple[int, ...], n: int, largest: int) -> CommonShift:
+    if n > largest:
         return CommonShift((0,) * len(m), 0)
     if n < 0:
         return CommonShift(tuple(v << min(-n, LEFT_SHIFT) for v in m), 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from qtune.ops.kernel import (
     Value,
 )
 from qtune.ops.movement.merging import merge
-from qtune.ops.movement.moving import axis_of, held_constant, no_flops
+from qtune.ops.movement.moving import axis_of, held_constant, no_flops, rank_of
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, MarchRule, OpSpec, Rule, Sample
 
@@ -36,6 +36,23 @@ def bind_sequence(tensors: Any, dim: Any, name: str) -> Bound:
 
 def _bind(tensors: Any, dim: Any = 0, **kwargs: Any) -> Bound:
     return bind_sequence(tensors, kwargs.get("axis", dim), "cat")
+
+
+def _bind_stacked(name: str, dim: int, least: int) -> Callable[..., Bound]:
+    """``hstack`` and its kin: a cat along ``dim`` of tensors of at least ``least`` dimensions."""
+
+    def bind(tensors: Any) -> Bound:
+        bound = bind_sequence(tensors, dim, name)
+        ranks = {rank_of(tensor) for tensor in bound.tensors}
+        if name == "hstack" and ranks == {1}:
+            return Bound(bound.tensors, {"dim": 0})
+        if any(rank is not None and rank < least for rank in ranks):
+            raise NotImplementedError(
+                f"{name} of tensors of fewer than {least} dimensions; use torch.stack"
+            )
+        return bound
+
+    return bind
 
 
 def float_kernel(*tensors: torch.Tensor, dim: int) -> torch.Tensor:
@@ -120,6 +137,11 @@ register(
             FunctionTarget(torch.cat, _bind),
             FunctionTarget(torch.concat, _bind),
             FunctionTarget(torch.concatenate, _bind),
+            FunctionTarget(torch.hstack, _bind_stacked("hstack", 1, 2)),
+            FunctionTarget(torch.vstack, _bind_stacked("vstack", 0, 2)),
+            FunctionTarget(torch.row_stack, _bind_stacked("row_stack", 0, 2)),
+            FunctionTarget(torch.dstack, _bind_stacked("dstack", 2, 3)),
+            FunctionTarget(torch.column_stack, _bind_stacked("column_stack", 1, 2)),
         ),
         float_kernel=float_kernel,
         lower=_lower,

@@ -42,7 +42,12 @@ register(
         family="movement",
         rule=Rule.INPUT_SCALE,
         roles=("input",),
-        targets=(FunctionTarget(torch.chunk, _bind), MethodTarget("chunk", _bind)),
+        targets=(
+            FunctionTarget(torch.chunk, _bind),
+            FunctionTarget(torch.unsafe_chunk, _bind),
+            MethodTarget("chunk", _bind),
+            MethodTarget("unsafe_chunk", _bind),
+        ),
         float_kernel=float_kernel,
         lower=_lower,
         flops=no_flops,

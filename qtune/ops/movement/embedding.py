@@ -126,7 +126,9 @@ register(
         ),
         float_kernel=float_kernel,
         lower=_lower,
-        march=(MarchRule(("bayes",)), MarchRule(("nash",), check=_check)),
+        # On nash it is the gather of the table's rows, whose data are int8 (toolchain_facts 7.1,
+        # row "index"), as for index_select.
+        march=(MarchRule(("bayes",)), MarchRule(("nash",), ("qint8",), ("qint8",), _check)),
         flops=no_flops,
         sample=_sample,
         doc="rows of a quantized table chosen by a tensor of indices",

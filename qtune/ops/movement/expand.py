@@ -24,8 +24,12 @@ def float_kernel(x: torch.Tensor, *, sizes: tuple[int, ...]) -> torch.Tensor:
 
 
 def _lower(b: Builder, call: LowerCall) -> Any:
+    return emit_expand(b, call, [int(size) for size in call.attrs["sizes"]])
+
+
+def emit_expand(b: Builder, call: LowerCall, sizes: list[int]) -> Any:
+    """Expand the first operand to ``sizes``; -1 keeps a size."""
     shape = call.input_shapes[0] or ()
-    sizes = [int(size) for size in call.attrs["sizes"]]
     new = len(sizes) - len(shape)
     # In ONNX a 1 keeps the input's size, so that a size that does not change stays open.
     target = [

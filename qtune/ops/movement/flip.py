@@ -23,12 +23,17 @@ def _bind(input: Any, *dims: Any, **kwargs: Any) -> Bound:
 def _lower(b: Builder, call: LowerCall) -> Any:
     rank = len(call.input_shapes[0] or ())
     axes = [axis_of(int(d), rank) for d in call.attrs["dims"]]
+    return emit_flip(b, call.operands[0], axes)
+
+
+def emit_flip(b: Builder, value: Any, axes: list[int]) -> Any:
+    """A Slice with step -1 along ``axes``."""
     if not axes:
-        return b.add("Identity", [call.operands[0]])
+        return b.add("Identity", [value])
     numbers = ([-1] * len(axes), [_TO_FRONT] * len(axes), axes, [-1] * len(axes))
     names = ("starts", "ends", "axes", "steps")
     constants = [b.constant(int64(v), name) for v, name in zip(numbers, names, strict=True)]
-    return b.add("Slice", [call.operands[0], *constants])
+    return b.add("Slice", [value, *constants])
 
 
 def _sample(rng: np.random.Generator) -> Sample:

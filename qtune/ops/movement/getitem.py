@@ -1,22 +1,24 @@
-"""x[...]: basic indexing, or one tensor of indices; keeps the input's scale."""
+"""x[...]: basic indexing, tensors and lists of indices; keeps the input's scale."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from qtune.ops.kernel import Attrs, Builder, LowerCall, Value
+from qtune.ops.movement.choosing import choose
 from qtune.ops.movement.indexing import (
     IndexPlan,
     canonical_index,
     numpy_region,
     plan_index,
     python_slices,
+    refuse_masks,
     torch_index,
+    without_masks,
 )
 from qtune.ops.movement.moving import int64, movement_kernel, no_flops
 from qtune.ops.registry import register
@@ -24,11 +26,12 @@ from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, OpSpec, Rule, Sa
 
 
 def _bind(input: Any, index: Any) -> Bound:
-    items, tensor = canonical_index(index)
-    return Bound((input, tensor), {"index": items})
+    items, tensors = canonical_index(index)
+    refuse_masks(tensors)
+    return Bound((input, *tensors), {"index": items})
 
 
-def _at(dim: int, item: Any) -> tuple[Any, ...]:
+def at_dim(dim: int, item: Any) -> tuple[Any, ...]:
     """``item`` at dimension ``dim`` of a tensor of any rank."""
     if dim >= 0:
         return (slice(None),) * dim + (item,)
@@ -36,38 +39,30 @@ def _at(dim: int, item: Any) -> tuple[Any, ...]:
 
 
 def _bind_select(input: Any, dim: Any, index: Any) -> Bound:
-    return _bind(input, _at(dim, index))
+    return _bind(input, at_dim(dim, index))
 
 
-def _bind_narrow(input: Any, dim: Any, start: Any, length: Any) -> Bound:
-    if not isinstance(start, int) or not isinstance(length, int):
-        raise NotImplementedError("narrow with a start or length that is computed; use x[a:b]")
-    stop = start + length
-    return _bind(input, _at(dim, slice(start, stop if stop or start >= 0 else None)))
-
-
-def float_kernel(x: torch.Tensor, indices: Any = None, *, index: tuple[Any, ...]) -> torch.Tensor:
-    """``x[index]``; ``indices`` is the tensor among the items."""
+def float_kernel(x: torch.Tensor, *indices: torch.Tensor, index: tuple[Any, ...]) -> torch.Tensor:
+    """``x[index]``; ``indices`` are the tensors among the items."""
     return x[torch_index(index, indices)]
 
 
 def _lower(b: Builder, call: LowerCall) -> Any:
-    x, indices = call.operands[0], call.operands[1]
-    rank = None if indices is None else len(call.input_shapes[1] or ())
-    plan = plan_index(call.attrs["index"], call.input_shapes[0] or (), rank)
-    steps: list[Callable[[Any], Any]] = []
+    shape = call.input_shapes[0] or ()
+    items, operands = without_masks(call.attrs["index"], call.operands[1:])
+    shapes = [s for s in call.input_shapes[1:] if s is not None]
+    rank = max(map(len, shapes), default=0) if operands else None
+    plan = plan_index(items, shape, rank)
+    x: Any = call.operands[0]
     if plan.slices:
-        steps.append(lambda value: emit_slice(b, value, plan))
+        x = emit_slice(b, x, plan)
     if plan.squeeze:
-        steps.append(lambda value: b.add("Squeeze", [value, b.constant(int64(plan.squeeze))]))
-    if plan.gather is not None:
-        listed = indices if plan.listed is None else b.constant(int64(plan.listed), "indices")
-        steps.append(lambda value: b.add("Gather", [value, listed], {"axis": plan.gather}))
+        x = b.add("Squeeze", [x, b.constant(int64(plan.squeeze))])
+    if plan.chosen:
+        x = choose(b, call, x, plan, operands)
     if plan.unsqueeze:
-        steps.append(lambda value: b.add("Unsqueeze", [value, b.constant(int64(plan.unsqueeze))]))
-    for step in steps or [lambda value: b.add("Identity", [value])]:
-        x = step(x)
-    return x
+        x = b.add("Unsqueeze", [x, b.constant(int64(plan.unsqueeze))])
+    return x if x is not call.operands[0] else b.add("Identity", [x])
 
 
 def slice_inputs(b: Builder, plan: IndexPlan) -> list[Value]:
@@ -116,7 +111,7 @@ def _sample(rng: np.random.Generator) -> Sample:
     index: tuple[Any, ...] = (None, slice(None), (1, 0, -1), ..., None)
     if rng.integers(3):
         index = random_index(rng, size, 4)
-    return Sample(((size,) * 4, None), {"index": index})
+    return Sample(((size,) * 4,), {"index": index})
 
 
 register(
@@ -124,20 +119,18 @@ register(
         name="getitem",
         family="movement",
         rule=Rule.INPUT_SCALE,
-        roles=("input", "indices"),
+        roles=("input", "*indices"),
         targets=(
             FunctionTarget(operator.getitem, _bind),
             FunctionTarget(torch.select, _bind_select),
-            FunctionTarget(torch.narrow, _bind_narrow),
             MethodTarget("__getitem__", _bind),
             MethodTarget("select", _bind_select),
-            MethodTarget("narrow", _bind_narrow),
         ),
         float_kernel=float_kernel,
         lower=_lower,
         kernels=(movement_kernel("Slice", _apply, _reference),),
         flops=no_flops,
         sample=_sample,
-        doc="elements by ints, slices, None, ... or one tensor of indices",
+        doc="elements by ints, slices, None, ... and tensors or lists of indices",
     )
 )

@@ -45,6 +45,10 @@ def _check(attrs: Attrs, inputs: Sequence[Any], output: Any) -> str | None:
     return f"input shape {tuple(inputs[0])}; sizes up to 65536" if wide else None
 
 
+MARCH = (MarchRule(("bayes",)), MarchRule(("nash",), ("qint8",), ("qint8",), _check))
+"""Limits of what chooses elements by index (toolchain_facts 7.1)."""
+
+
 def _sample(rng: np.random.Generator) -> Sample:
     shape = tuple(int(v) for v in rng.integers(1, 5, 3))
     dim = int(rng.integers(-3, 3))
@@ -65,7 +69,7 @@ register(
         float_kernel=float_kernel,
         lower=_lower,
         kernels=(movement_kernel("Gather", _apply, _reference, index=True),),
-        march=(MarchRule(("bayes",)), MarchRule(("nash",), ("qint8",), ("qint8",), _check)),
+        march=MARCH,
         flops=no_flops,
         sample=_sample,
         doc="rows chosen by a tensor of indices",

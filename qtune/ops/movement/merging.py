@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qtune.arith.quantize import quantize
-from qtune.arith.requantize import multiplier_shift, requantize
+from qtune.arith.requantize import requantize
 from qtune.arith.rounding import Int64Array
 from qtune.dtype import QuantDType
 from qtune.errors import ConvertError
@@ -27,6 +27,7 @@ from qtune.ops.kernel import (
 )
 from qtune.ops.movement.moving import dequantized, one_scale
 from qtune.ops.quant.codes import stored
+from qtune.ops.quant.precision import multiplier
 
 Emit = Callable[[ConvertContext, list[Value]], Value]
 
@@ -75,7 +76,7 @@ def _codes(
     ctx: ConvertContext, node: FloatNode, part: Operand, scale: float, dtype: QuantDType
 ) -> Value:
     if isinstance(part, QConst):
-        return ctx.constant(stored(_rescaled(node, part, scale, dtype), dtype), "codes")
+        return ctx.constant(stored(_rescaled(ctx, node, part, scale, dtype), dtype), "codes")
     if isinstance(part, Pending):
         part = part.emit(ctx, scale, dtype)
     if isinstance(part, QValue):
@@ -90,13 +91,15 @@ def _codes(
     )
 
 
-def _rescaled(node: FloatNode, data: QConst, scale: float, dtype: QuantDType) -> Int64Array:
+def _rescaled(
+    ctx: ConvertContext, node: FloatNode, data: QConst, scale: float, dtype: QuantDType
+) -> Int64Array:
     """Constant codes on another scale, by the rule of a Requantize."""
     one_scale(node, data)
     own = np.float32(np.ravel(data.scale)[0])
     if data.dtype == dtype and own == np.float32(scale):
         return data.codes
-    m, n = multiplier_shift(float(own) / float(np.float32(scale)))
+    m, n = multiplier(ctx, float(own) / float(np.float32(scale)))
     return requantize(data.codes, m, n, dtype)
 
 

@@ -21,7 +21,8 @@ from qtune.ops.kernel import (
     Operand,
     Value,
 )
-from qtune.ops.movement.getitem import random_index, slice_inputs
+from qtune.ops.movement.assigning import check_assignable, lower_chosen
+from qtune.ops.movement.getitem import at_dim, random_index, slice_inputs
 from qtune.ops.movement.indexing import (
     IndexPlan,
     canonical_index,
@@ -38,23 +39,47 @@ OP = "SetSlice"
 
 
 def _bind(input: Any, index: Any, value: Any) -> Bound:
-    items, tensor = canonical_index(index)
-    if tensor is not None or any(item is None or isinstance(item, tuple) for item in items):
-        raise NotImplementedError(
-            f"assignment to the index {index!r}; only ints, slices and ... can be assigned to. "
-            "Use torch.where or index_copy"
-        )
-    return Bound((input, value), {"index": items})
+    items, tensors = canonical_index(index)
+    check_assignable(index, items, tensors, value)
+    return Bound((input, value, *tensors), {"index": items})
 
 
-def float_kernel(x: torch.Tensor, value: Any, *, index: tuple[Any, ...]) -> torch.Tensor:
-    """A copy of ``x`` with ``x[index] = value``."""
+def _bind_index_copy(input: Any, dim: Any, index: Any, source: Any) -> Bound:
+    return _bind(input, at_dim(dim, index), source)
+
+
+def _bind_index_fill(input: Any, dim: Any, index: Any, value: Any) -> Bound:
+    return _bind(input, at_dim(dim, index), value)
+
+
+def _bind_index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Bound:
+    if accumulate:
+        raise NotImplementedError("index_put with accumulate=True has no integer form")
+    return _bind(input, tuple(indices), values)
+
+
+def _bind_slice_scatter(
+    input: Any, src: Any, dim: Any = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Bound:
+    return _bind(input, at_dim(dim, slice(start, end, step)), src)
+
+
+def _bind_select_scatter(input: Any, src: Any, dim: Any, index: Any) -> Bound:
+    return _bind(input, at_dim(dim, index), src)
+
+
+def float_kernel(
+    x: torch.Tensor, value: Any, *indices: torch.Tensor, index: tuple[Any, ...]
+) -> torch.Tensor:
+    """A copy of ``x`` with ``x[index] = value``; ``indices`` are the tensors among the items."""
     result = x.clone()
-    result[torch_index(index)] = value
+    result[torch_index(index, indices)] = value
     return result
 
 
 def _lower(b: Builder, call: LowerCall) -> Any:
+    if any(isinstance(item, str | tuple) for item in call.attrs["index"]):
+        return lower_chosen(b, call)
     x, value = call.operands
     plan = plan_index(call.attrs["index"], call.input_shapes[0] or ())
     if isinstance(value, int | float):
@@ -129,10 +154,24 @@ register(
         name="setitem",
         family="movement",
         rule=Rule.OWN_SCALE,
-        roles=("input", "value"),
+        roles=("input", "value", "*indices"),
         targets=(
             FunctionTarget(operator.setitem, _bind),
+            FunctionTarget(torch.slice_scatter, _bind_slice_scatter),
+            FunctionTarget(torch.select_scatter, _bind_select_scatter),
+            FunctionTarget(torch.index_copy, _bind_index_copy),
+            FunctionTarget(torch.index_fill, _bind_index_fill),
+            FunctionTarget(torch.index_put, _bind_index_put),
+            FunctionTarget(torch.index_put_, _bind_index_put),
             MethodTarget("__setitem__", _bind),
+            MethodTarget("slice_scatter", _bind_slice_scatter),
+            MethodTarget("select_scatter", _bind_select_scatter),
+            MethodTarget("index_copy", _bind_index_copy),
+            MethodTarget("index_copy_", _bind_index_copy),
+            MethodTarget("index_fill", _bind_index_fill),
+            MethodTarget("index_fill_", _bind_index_fill),
+            MethodTarget("index_put", _bind_index_put),
+            MethodTarget("index_put_", _bind_index_put),
         ),
         float_kernel=float_kernel,
         lower=_lower,
@@ -148,6 +187,6 @@ register(
         ),
         flops=no_flops,
         sample=_sample,
-        doc="one region of a tensor replaced",
+        doc="one region of a tensor replaced, or what a mask or constant indices choose",
     )
 )

@@ -90,8 +90,12 @@ register(
         targets=(
             FunctionTarget(torch.split, _bind),
             FunctionTarget(torch.split_with_sizes, _bind_sizes),
+            FunctionTarget(torch.unsafe_split, _bind_method),
+            FunctionTarget(torch.unsafe_split_with_sizes, _bind_sizes),
             MethodTarget("split", _bind_method),
             MethodTarget("split_with_sizes", _bind_sizes),
+            MethodTarget("unsafe_split", _bind_method),
+            MethodTarget("unsafe_split_with_sizes", _bind_sizes),
         ),
         float_kernel=float_kernel,
         lower=_lower,

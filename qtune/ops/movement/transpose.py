@@ -69,6 +69,7 @@ register(
             MethodTarget("swapaxes_", _bind_axes),
             MethodTarget("swapdims", _bind),
             MethodTarget("swapdims_", _bind),
+            MethodTarget("adjoint", lambda input: _bind(input, -2, -1)),
             MethodTarget("t", _bind_t),
             MethodTarget("t_", _bind_t),
         ),

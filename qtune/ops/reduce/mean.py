@@ -10,6 +10,7 @@ from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import input_elements
 from qtune.ops.kernel import ConvertContext, FloatNode, HbirKernel, Operand
 from qtune.ops.reduce.reducing import (
+    RAISED_KERNEL,
     bind_reduction,
     convert_sum,
     lower_as,
@@ -41,7 +42,10 @@ register(
         targets=(FunctionTarget(torch.mean, _bind), MethodTarget("mean", _bind)),
         float_kernel=_mean,
         lower=lower_as("ReduceMean"),
-        kernels=(HbirKernel("ReduceMean", run_float=run_as(torch.mean), convert=_convert),),
+        kernels=(
+            HbirKernel("ReduceMean", run_float=run_as(torch.mean), convert=_convert),
+            RAISED_KERNEL,
+        ),
         march=limits.MEAN,
         flops=input_elements,
         sample=sample_reduction,

@@ -39,7 +39,7 @@ def exponentials(builder: DecomposeBuilder, bound: Bound) -> Parts:
     """Emit max, sub, exp and sum along the call's dimension."""
     (x,) = bound.tensors
     dim = dimension(bound.attrs["dim"], len(builder.shape(x)))
-    _check_dtype(bound.attrs["dtype"], builder.dtype(x))
+    check_dtype(bound.attrs["dtype"], builder.dtype(x))
     along = {"dim": (dim,), "keepdim": True}
     largest = builder.call("amax", (x,), along, part="max")
     shifted = builder.call("sub", (x, largest), part="sub", forced_dtype=qint16)
@@ -55,7 +55,8 @@ def dimension(dim: int | None, rank: int) -> int:
     return 0 if rank in (0, 1, 3) else 1
 
 
-def _check_dtype(wanted: Any, has: Any) -> None:
+def check_dtype(wanted: Any, has: Any) -> None:
+    """Raise ``NotImplementedError`` for a softmax that changes the dtype."""
     if wanted is not None and wanted is not has:
         raise NotImplementedError(
             f"a softmax that changes the dtype ({has} to dtype={wanted}) has no integer form; "
@@ -88,7 +89,7 @@ def normalization(
         return function(input, dimension(dim, input.dim()), dtype=dtype)
 
     def lower(b: Builder, call: LowerCall) -> Any:
-        _check_dtype(call.attrs["dtype"], torch.float32)
+        check_dtype(call.attrs["dtype"], torch.float32)
         rank = len(call.input_shapes[0] or ())
         return b.add(onnx_op, [call.operands[0]], {"axis": dimension(call.attrs["dim"], rank)})
 

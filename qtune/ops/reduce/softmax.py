@@ -1,4 +1,7 @@
-"""softmax: max, sub, exp table, sum, reciprocal table, mul; int16 inside (numerics.md 3)."""
+"""softmax: max, sub, exp table, sum, reciprocal table, mul; int16 inside (numerics.md 3).
+
+Of scores that a mask was written into, the mask is taken out again: see masked_softmax.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,19 @@ import torch.nn.functional as F
 from torch import nn
 
 from qtune.dtype import qint16
-from qtune.ops.reduce.normalizing import exponentials, normalization
+from qtune.ops.attention.masked_softmax import emit_masked
+from qtune.ops.attention.masking import peeled
+from qtune.ops.reduce.normalizing import check_dtype, dimension, exponentials, normalization
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, DecomposeBuilder
 
 
 def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
+    scores, blocked = peeled(builder, bound.tensors[0])
+    if blocked is not None:
+        dim = dimension(bound.attrs["dim"], len(builder.shape(scores)))
+        check_dtype(bound.attrs["dtype"], builder.dtype(scores))
+        return emit_masked(builder, scores, blocked, dim)
     parts = exponentials(builder, bound)
     inverse = builder.call("reciprocal", (parts.total,), part="reciprocal", forced_dtype=qint16)
     return builder.call("mul", (parts.powers, inverse), part="mul")

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from qtune.ops.activation.segment_module import SegmentLUT
 from qtune.ops.registry import find_function, find_method, find_module, spec, specs
 from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, ModuleTarget, OpSpec, Target
 from tests.properties.drawing import DOMAINS
@@ -75,6 +76,7 @@ SPECIAL: dict[Any, tuple[Any, ...]] = {
 MODULES: dict[type[nn.Module], nn.Module] = {
     nn.Softmin: nn.Softmin(1),
     nn.GLU: nn.GLU(2),
+    SegmentLUT: SegmentLUT(torch.tanh),
     nn.Threshold: nn.Threshold(0.2, -0.5),
     nn.RReLU: nn.RReLU().eval(),
     nn.Softshrink: nn.Softshrink(0.3),

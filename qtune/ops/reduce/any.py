@@ -1,0 +1,10 @@
+"""any: whether any element of a mask is true, along dimensions; a mask."""
+
+from __future__ import annotations
+
+import torch
+
+from qtune.ops.reduce.truth import truth
+from qtune.ops.registry import register
+
+register(truth("any", "AnyTrue", torch.any, doc="whether any element of a mask is true"))
