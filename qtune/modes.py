@@ -6,10 +6,14 @@ Both must be set before ``prepare``. Each has a context manager that restores th
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from qtune.errors import ArgumentError
+from qtune.march import March, as_march
+
+_log = logging.getLogger(__name__)
 
 
 class QATMode(enum.StrEnum):
@@ -25,6 +29,12 @@ class QATMode(enum.StrEnum):
 
 LEVELS = (0, 1, 2, 3, 4)
 """The documented consistency levels (numerics.md section 4)."""
+
+POWER_OF_TWO_TABLES = 3
+"""From this level on the segments of int16 tables are powers of two."""
+
+CONSISTENCY_MARCHES = (March.NASH_E, March.NASH_M)
+"""Marches that have consistency levels; on others a level has no effect."""
 
 _qat_mode = QATMode.FuseBN
 _consistency_level: int | None = None
@@ -64,12 +74,20 @@ def qat_mode(mode: QATMode | str) -> Iterator[QATMode]:
 class ConsistencyStrategy:
     """Holds the consistency level: how closely fake-quantize follows the integers.
 
-    ``None`` is unset: scales from statistics, 15-bit requantize.
+    ``None``: unset, scales from statistics, 15-bit requantize. 0: 31-bit requantize apart from the
+    GEMM, for models trained before. 1: scales of activations are powers of two, biases are
+    quantized in the prepared model, 31-bit requantize. 2: scales of weights are powers of two as
+    well. 3: tables of power-of-two segments, and the prepared model looks up in them. 4: resize and
+    grid_sample on the integer model's coordinates in the prepared model. 1 to 4 need (re)training.
     """
 
     @staticmethod
     def set_consistency_level(level: int | None) -> None:
-        """Set the level for every ``prepare`` from now on; only ``None`` is done yet."""
+        """Set the level for every ``prepare`` from now on; ``None`` unsets it.
+
+        The prepared model remembers its level: later stages don't ask here again. Marches other
+        than nash-e and nash-m have no levels; ``prepare`` then warns.
+        """
         global _consistency_level
         _check_level(level)
         _consistency_level = level
@@ -78,6 +96,21 @@ class ConsistencyStrategy:
 def get_consistency_level() -> int | None:
     """The consistency level in force, ``None`` where none was set."""
     return _consistency_level
+
+
+def level_on(level: int | None, march: March | str, where: str) -> int | None:
+    """``level``, or ``None`` with a warning in the log where ``march`` has no levels."""
+    if level is None or as_march(march) in CONSISTENCY_MARCHES:
+        return level
+    known = " and ".join(known.value for known in CONSISTENCY_MARCHES)
+    _log.warning(
+        "%s: consistency level %d has no effect on %s, only on %s; the usual rules apply",
+        where,
+        level,
+        as_march(march).value,
+        known,
+    )
+    return None
 
 
 @contextmanager
@@ -92,8 +125,6 @@ def consistency_level(level: int | None) -> Iterator[int | None]:
 
 
 def _check_level(level: int | None) -> None:
-    if level is None:
-        return
-    if isinstance(level, int) and not isinstance(level, bool) and level in LEVELS:
-        raise NotImplementedError(f"consistency level {level} is not done yet; leave it unset")
-    raise ArgumentError(f"consistency level: expected 0 to 4 or None, got {level!r}")
+    known = isinstance(level, int) and not isinstance(level, bool) and level in LEVELS
+    if level is not None and not known:
+        raise ArgumentError(f"consistency level: expected 0 to 4 or None, got {level!r}")

@@ -1,5 +1,5 @@
-"""Facade: the QAT mode under the toolchain's path."""
+"""Facade: the QAT mode and the consistency level under the toolchain's path."""
 
-from qtune.modes import QATMode, get_qat_mode, set_qat_mode
+from qtune.modes import ConsistencyStrategy, QATMode, get_qat_mode, set_qat_mode
 
-__all__ = ["QATMode", "get_qat_mode", "set_qat_mode"]
+__all__ = ["ConsistencyStrategy", "QATMode", "get_qat_mode", "set_qat_mode"]

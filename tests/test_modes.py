@@ -1,5 +1,6 @@
 import pytest
 
+from qtune import qat_mode as qat_mode_facade
 from qtune.errors import ArgumentError
 from qtune.modes import (
     ConsistencyStrategy,
@@ -7,6 +8,7 @@ from qtune.modes import (
     consistency_level,
     get_consistency_level,
     get_qat_mode,
+    level_on,
     qat_mode,
     set_qat_mode,
 )
@@ -51,10 +53,44 @@ def test_consistency_level_is_unset():
 
 
 @pytest.mark.parametrize("level", range(5))
-def test_documented_levels_say_that_they_are_not_done(level):
-    with pytest.raises(NotImplementedError, match=f"consistency level {level} is not done yet"):
-        ConsistencyStrategy.set_consistency_level(level)
+def test_level_holds_until_it_is_unset(level):
+    ConsistencyStrategy.set_consistency_level(level)
+    assert get_consistency_level() == level
+    with consistency_level(None):
+        assert get_consistency_level() is None
+    assert get_consistency_level() == level
+    ConsistencyStrategy.set_consistency_level(None)
     assert get_consistency_level() is None
+
+
+def test_context_restores_the_level_after_an_error():
+    def failing():
+        with consistency_level(3) as level:
+            assert get_consistency_level() == level == 3
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert get_consistency_level() is None
+
+
+def test_toolchain_path_serves_the_strategy():
+    assert qat_mode_facade.ConsistencyStrategy is ConsistencyStrategy
+
+
+@pytest.mark.parametrize("march", ["nash-e", "nash-m"])
+def test_levels_exist_on_nash_e_and_nash_m(march, caplog):
+    assert level_on(2, march, "prepare") == 2
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("march", ["nash-p", "nash-b", "bayes", "bernoulli2"])
+def test_level_is_unset_with_a_warning_on_other_marches(march, caplog):
+    assert level_on(2, march, "prepare") is None
+    assert f"prepare: consistency level 2 has no effect on {march}" in caplog.text
+    caplog.clear()
+    assert level_on(None, march, "prepare") is None
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("level", [5, -1, True, "1"])

@@ -235,5 +235,5 @@ def active_quantizers(model: PreparedModel) -> dict[str, FakeQuantize]:
     return {
         op.name: op.activation_post_process
         for _, op in model.operators()
-        if op.activation_post_process is not None
+        if isinstance(op.activation_post_process, FakeQuantize)
     }

@@ -12,11 +12,12 @@ from qtune.capture.flat import FlatGraph
 from qtune.capture.guards import CaptureReport
 from qtune.capture.inputs import as_inputs
 from qtune.capture.interface import Interface
+from qtune.capture.members import Members
 from qtune.capture.program import OnResult, Program
 from qtune.capture.structure import Spec, unflatten
 
 
-class GraphModel(nn.Module):
+class GraphModel(Members):
     """Runs ``graph`` over the submodules, parameters and buffers of ``modules``, which it shares.
 
     Names are those of ``modules``: the keys of ``state_dict()`` are the float model's. Constants
@@ -25,11 +26,15 @@ class GraphModel(nn.Module):
     tied. The hooks of the root module were recorded as the calls they made; hooks on submodules
     that are called in the graph run.
 
+    Members of the float model may have names of attributes of this class: see :class:`Members`.
+
     ``call_method`` nodes named ``__setitem__`` give the changed tensor, unlike torch's method.
     """
 
     interface: Interface
     report: CaptureReport
+    _graph: fx.Graph
+    _program: Program | None
 
     def __init__(
         self,
@@ -49,12 +54,9 @@ class GraphModel(nn.Module):
         self._non_persistent_buffers_set.update(modules._non_persistent_buffers_set)
         self.training = modules.training
         self._graph = graph
-        self._program: Program | None = None
-        # likewise: into __dict__, past nn.Module.__setattr__
-        vars(self).update(
-            interface=Interface(in_spec, out_spec, signature, dict(constants or {})),
-            report=report or CaptureReport(),
-        )
+        self._program = None
+        self.interface = Interface(in_spec, out_spec, signature, dict(constants or {}))
+        self.report = report or CaptureReport()
 
     @property
     def graph(self) -> fx.Graph:
@@ -119,12 +121,6 @@ class GraphModel(nn.Module):
         if self._program is None:
             self._program = Program(self._graph, self)
         return self._program
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "graph" and isinstance(value, fx.Graph):  # even if a submodule has that name
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()

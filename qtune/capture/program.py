@@ -14,6 +14,7 @@ from typing import Any
 from torch import fx, nn
 
 from qtune.capture.ambient import in_modes
+from qtune.capture.members import attribute_at, module_at
 from qtune.errors import CaptureError
 
 Registers = list[Any]
@@ -87,15 +88,15 @@ class Program:
 
     def _get_attr(self, node: fx.Node) -> Compute:
         path = str(node.target).split(".")
-        return lambda registers: _attribute(self._root, path)
+        return lambda registers: attribute_at(self._root, path)
 
     def _call_module(self, node: fx.Node) -> Compute:
         path, root = str(node.target).split("."), self._root
         if len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs:
             index = self._register[node.args[0]]
-            return lambda registers: _module(root, path)(registers[index])
+            return lambda registers: module_at(root, path)(registers[index])
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)
-        return lambda registers: _module(root, path)(*args(registers), **kwargs(registers))
+        return lambda registers: module_at(root, path)(*args(registers), **kwargs(registers))
 
     def _call_function(self, node: fx.Node) -> Compute:
         function: Any = node.target
@@ -163,18 +164,3 @@ def _last_uses(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
                 seen.add(value)
                 dead[node].append(value)
     return dead
-
-
-def _module(root: nn.Module, path: Sequence[str]) -> Any:
-    module: Any = root
-    for name in path:
-        module = module._modules[name]
-    return module
-
-
-def _attribute(root: nn.Module, path: Sequence[str]) -> Any:
-    owner, name = _module(root, path[:-1]), path[-1]
-    for tensors in (owner._parameters, owner._buffers):  # first: a property may have the same name
-        if name in tensors:
-            return tensors[name]
-    return getattr(owner, name)

@@ -16,6 +16,7 @@ from torch.fx.node import map_arg
 
 from qtune.capture.ambient import in_modes
 from qtune.capture.guards import is_guard
+from qtune.capture.members import attribute_at
 from qtune.errors import ExportError
 from qtune.ops.kernel import ExampleSize
 
@@ -25,8 +26,8 @@ _FAILURES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, Attribut
 
 _FACTORIES = frozenset(
     {
-        "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like",
-        "empty_like", "size", "dim", "ndimension", "numel", "nelement",
+        "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "zeros_like", "ones_like",
+        "full_like", "empty_like", "size", "dim", "ndimension", "numel", "nelement",
     }
 )  # fmt: skip
 """torch's functions that look at the shape and dtype of their first argument only."""
@@ -70,6 +71,10 @@ class Example:
             if is_guard(node) and any(value in self._data for value in node.all_input_nodes)
         ]
 
+    def follows_inputs(self, node: fx.Node) -> bool:
+        """Whether inputs decide the result of ``node``, if only by their sizes."""
+        return node in self._open
+
     @torch.no_grad()
     def _run(self) -> None:
         graph: fx.Graph = self._model.graph  # type: ignore[assignment]
@@ -101,7 +106,7 @@ class Example:
 
     def _call(self, node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
         if node.op == "get_attr":
-            value = attribute_at(self._model, str(node.target))
+            value = attribute_at(self._model, str(node.target).split("."))
             return value.clone() if any(map(_in_place, node.users)) else value
         if node.op == "call_function":
             return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -124,7 +129,7 @@ class Example:
         sources = node.all_input_nodes
         if node.op == "placeholder" or any(source in self._open for source in sources):
             self._open.add(node)
-        by_shape = node.meta.get("kind") == "size" or _name(node) in _FACTORIES or _is_shape(node)
+        by_shape = node.meta.get("kind") == "size" or is_factory(node) or _is_shape(node)
         values = sources[1:] if by_shape else sources
         if node.op == "placeholder" or any(source in self._data for source in values):
             self._data.add(node)
@@ -143,6 +148,11 @@ class Example:
         return value
 
 
+def is_factory(node: fx.Node) -> bool:
+    """Whether the call looks at the shape and dtype of its first argument only (zeros_like)."""
+    return _name(node) in _FACTORIES
+
+
 def _name(node: fx.Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
@@ -153,14 +163,6 @@ def _is_shape(node: fx.Node) -> bool:
 
 def _in_place(node: fx.Node) -> bool:
     return node.op == "call_method" and str(node.target).endswith("_")
-
-
-def attribute_at(model: nn.Module, path: str) -> Any:
-    """The parameter, buffer or other attribute at a dotted path."""
-    value: Any = model
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _in_eval(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:

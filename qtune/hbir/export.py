@@ -17,10 +17,13 @@ from qtune.capture.structure import unflatten
 from qtune.errors import ArgumentError, ExportError, NotCalibratedError, QtuneError
 from qtune.hbir.batch import batch_is_free, may_vary, resized
 from qtune.hbir.builder import META_BATCH, META_STAGE, GraphBuilder
+from qtune.hbir.constants import Constant, real_data
 from qtune.hbir.example import Example
-from qtune.hbir.lowering import Constant, Lowering, onnx_type, real_data
+from qtune.hbir.lowering import Lowering, onnx_type
 from qtune.hbir.module import (
+    META_CONSISTENCY,
     META_DESCS,
+    META_HIGH_PRECISION,
     META_INPUTS,
     META_NATIVE,
     META_OUTPUTS,
@@ -69,6 +72,11 @@ def export(
     draft = _lower(model, name, ports, ports.tensors)
     for text in draft.example.unchecked_guards():
         _log.warning("export: the module takes the example's path; it can't check that %s", text)
+    if draft.fixed:
+        _log.info(
+            "export: computed from sizes of the example, so constants of the module: %s",
+            ", ".join(draft.fixed),
+        )
     metadata = {
         META_STAGE: "qat",
         META_NATIVE: "1" if native_pytree else "0",
@@ -76,12 +84,21 @@ def export(
         META_INPUTS: json.dumps(ports.structure),
         META_OUTPUTS: _output_structure(model, draft.results),
     }
+    metadata.update(_level_facts(model))
     results = _emit_outputs(draft, output_names)
     descs = {"inputs": ports.descs, "outputs": descriptions(output_descs, results)}
     metadata[META_DESCS] = json.dumps(descs)
     result = draft.builder.finish(metadata)
     verify(result, "qat")
     return HbirModule(result)
+
+
+def _level_facts(model: nn.Module) -> dict[str, str]:
+    """The consistency level as metadata; level 0 asks convert for a requantize of 31 bits apart."""
+    level = getattr(model, "consistency_level", None)
+    if level is None:
+        return {}
+    return {META_CONSISTENCY: str(level), META_HIGH_PRECISION: "1" if level == 0 else "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +108,7 @@ class _Draft:
     builder: GraphBuilder
     example: Example
     results: list[Any]
+    fixed: list[str]
 
 
 def _check_scales(model: nn.Module) -> None:
@@ -116,7 +134,7 @@ def _lower(model: nn.Module, name: str, ports: Ports, tensors: Sequence[torch.Te
     if lowering.problems:
         lines = "\n".join(f"  - {line}" for line in lowering.problems)
         raise ExportError(f"{len(lowering.problems)} operator(s) can't be exported:\n{lines}")
-    return _Draft(builder, example, results)
+    return _Draft(builder, example, results, lowering.fixed)
 
 
 def _batch_is_open(model: nn.Module, name: str, ports: Ports, draft: _Draft) -> bool:

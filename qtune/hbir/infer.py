@@ -17,19 +17,36 @@ def infer_types(model: ir.Model) -> None:
 
     Raises ``HbirError`` with onnx's own words where the graph is inconsistent.
     """
-    proto = _light_proto(model)
-    try:
-        inferred = shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
-    except (shape_inference.InferenceError, RuntimeError) as error:
-        raise HbirError(
-            f"the graph {model.graph.name!r} is inconsistent: {error}. Check the lowering of the "
-            "named node against the operator's schema"
-        ) from None
+    inferred = _inferred(_light_proto(model))
     infos = {info.name: info for info in inferred.graph.value_info}
     infos.update({info.name: info for info in inferred.graph.output})
     for node in model.graph:
         for value in node.outputs:
             _set_type(value, infos.get(value.name or ""))
+
+
+def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with types. Sizes that the graph computes are followed.
+
+    onnx follows them through every vector, whatever its dtype, and takes a column times a row of
+    numbers for a wrong calculation with sizes. Where it complains, the graph is checked without
+    that; if it is consistent, the values that onnx can't follow stay unknown as sizes.
+    """
+    try:
+        return shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError):
+        _check(proto)
+    return shape_inference.infer_shapes(proto, strict_mode=False, data_prop=True)
+
+
+def _check(proto: onnx.ModelProto) -> None:
+    try:
+        shape_inference.infer_shapes(proto, strict_mode=True, data_prop=False)
+    except (shape_inference.InferenceError, RuntimeError) as error:
+        raise HbirError(
+            f"the graph {proto.graph.name!r} is inconsistent: {error}. Check the lowering of the "
+            "named node against the operator's schema"
+        ) from None
 
 
 def _light_proto(model: ir.Model) -> onnx.ModelProto:

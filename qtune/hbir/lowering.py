@@ -12,7 +12,6 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_arg
 
-from qtune.arith.quantize import fake_quantize
 from qtune.capture.handlers import HOOKED
 from qtune.capture.source import call_site
 from qtune.errors import ExportError, QtuneError
@@ -21,7 +20,7 @@ from qtune.hbir.builder import (
     META_ATTRS,
     META_DTYPE,
     META_FLOPS,
-    META_SCALE,
+    META_REASON,
     META_SHAPES,
     META_SOURCE,
     META_TYPE,
@@ -29,21 +28,18 @@ from qtune.hbir.builder import (
     mark_codes,
     mark_result,
 )
+from qtune.hbir.constants import Constant, constant_of, dtype_of, real_data, shape_of
 from qtune.hbir.example import TRAINING, Example, TensorFacts
+from qtune.hbir.inherit import inherit_float16, inherit_grid
+from qtune.nn.qat.grids import exact_scale
 from qtune.ops import registry
 from qtune.ops.kernel import LowerCall
+from qtune.ops.quant.cast import emit_float16
 from qtune.ops.quant.fake_quant import emit_fake_quant
-from qtune.ops.spec import OpSpec, Rule
+from qtune.ops.spec import ModuleTarget, OpSpec, Rule
+from qtune.quantizers.fake_cast import FakeCast
 
 _CALLS = ("call_module", "call_function", "call_method")
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A tensor that no input decides, and the fake-quantize it passes, if any."""
-
-    data: torch.Tensor
-    quantizer: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +55,22 @@ class Call:
 
 
 class Lowering:
-    """Lowers ``model.graph`` into ``builder``. ``problems`` holds a line for each failure."""
+    """Lowers ``model.graph`` into ``builder``.
+
+    ``problems`` holds a line for each failure, ``fixed`` names what was computed from sizes of the
+    example and is a constant of the module now.
+    """
 
     def __init__(self, model: nn.Module, example: Example, builder: GraphBuilder) -> None:
         self.model = model
         self.example = example
         self.builder = builder
         self.problems: list[str] = []
+        self.fixed: list[str] = []
         self._env: dict[fx.Node, Any] = {}
         self._taken: set[str] = set()
+        floats: Any = getattr(model, "float_ops", ())
+        self._float_reasons = {op.name: op.reason for op in floats}
 
     def run(self, inputs: Mapping[fx.Node, ir.Value]) -> list[Any]:
         """Lower every node; return what the graph's flat output holds (values, constants, ...)."""
@@ -81,8 +84,11 @@ class Lowering:
 
     def _lower(self, node: fx.Node) -> Any:
         fact = self.example.facts[node]
-        if isinstance(fact, TensorFacts) and fact.data is not None and not self._is_operator(node):
-            return Constant(fact.data)
+        if not self._is_operator(node):
+            constant = constant_of(fact)
+            if constant is not None:
+                self._note_sizes(node)
+                return constant
         if not _holds_tensor(fact):
             return fact
         if node.target is operator.getitem and isinstance(self._value(node.args[0]), (tuple, dict)):
@@ -93,6 +99,12 @@ class Lowering:
             return self._stand_in(fact)
         with self.builder.emitting_for(call.name, call.group):
             return self._operator(node, call)
+
+    def _note_sizes(self, node: fx.Node) -> None:
+        """Note a constant that was made from sizes of the example (a grid, zeros_like)."""
+        if self.example.follows_inputs(node):
+            name = str(node.meta.get("name") or node.name)
+            self.fixed.append(f"{name}{call_site(node.meta)}")
 
     def _is_operator(self, node: fx.Node) -> bool:
         return node.op == "call_module" and hasattr(
@@ -120,7 +132,8 @@ class Lowering:
         attrs = {**op.attrs, **self._resolve(dict(node.kwargs))}
         if op.follows_training:
             attrs[TRAINING] = False
-        operands = tuple(self._own(v) for v in op.fill(self._resolve(tuple(node.args))))
+        given = tuple(_plain(v) for v in self._resolve(tuple(node.args)))
+        operands = tuple(self._own(v) for v in op.fill(given))
         group = str(node.meta.get("group") or name)
         unique = self._unique(name)
         return Call(unique, unique if group == name else group, op.spec, operands, attrs, op)
@@ -143,9 +156,9 @@ class Lowering:
         own = () if module is None else (module,)
         bound = target.bind(*own, *self._resolve(node.args), **self._resolve(dict(node.kwargs)))
         operands = [self._own(value) for value in bound.tensors]
-        for role, attribute in getattr(target, "params", {}).items():
-            place = spec.roles.index(role)
-            operands[place] = self._own(getattr(module, attribute))
+        if isinstance(target, ModuleTarget):
+            for role, attribute in target.filled(module, spec.roles).items():
+                operands[place_of(spec, role)] = self._own(operator.attrgetter(attribute)(module))
         attrs = {k: (False if k == TRAINING else v) for k, v in bound.attrs.items()}
         return Call(self._unique(name), name, spec, tuple(operands), attrs)
 
@@ -212,6 +225,8 @@ class Lowering:
         return self._fake_quant(operand, quantizer, groups)
 
     def _fake_quant(self, value: ir.Value, quantizer: Any, groups: int, rank: int = 0) -> ir.Value:
+        if isinstance(quantizer, FakeCast):
+            return self._fake_cast(value, quantizer)
         scale = quantizer.scale.detach().cpu().numpy()
         result: ir.Value = emit_fake_quant(
             self.builder,
@@ -227,6 +242,12 @@ class Lowering:
             mark_codes(result, str(quantizer.dtype), float(scale.reshape(-1)[0]))
         return result
 
+    def _fake_cast(self, value: ir.Value, quantizer: FakeCast) -> ir.Value:
+        result: ir.Value = emit_float16(self.builder, value)
+        result.shape, result.type = value.shape, value.type
+        result.metadata_props[META_DTYPE] = str(quantizer.dtype)
+        return result
+
     def _emit(self, call: Call, operands: Sequence[Any], fact: Any) -> Any:
         values = [
             self._materialize(call, role, operand)
@@ -236,18 +257,19 @@ class Lowering:
         if table is not None:
             return table(self.builder, values[0])
         first = fact[0] if isinstance(fact, tuple) else fact
-        lower: Any = call.spec.lower
-        return lower(
-            self.builder,
-            LowerCall(
-                call.name,
-                tuple(values),
-                call.attrs,
-                tuple(_shape(operand) for operand in operands),
-                first.shape,
-                tuple(_dtype(operand) for operand in operands),
-            ),
+        plain = LowerCall(
+            call.name,
+            tuple(values),
+            call.attrs,
+            tuple(shape_of(operand) for operand in operands),
+            first.shape,
+            tuple(dtype_of(operand) for operand in operands),
         )
+        scale = None if call.module is None else exact_scale(call.module)
+        if scale is not None and call.spec.exact is not None:
+            return call.spec.exact.lower(self.builder, plain, scale)
+        lower: Any = call.spec.lower
+        return lower(self.builder, plain)
 
     def _materialize(self, call: Call, role: str, operand: Any) -> Any:
         if not isinstance(operand, Constant):
@@ -268,38 +290,32 @@ class Lowering:
         if not nodes:
             return
         first = fact[0] if isinstance(fact, tuple) else fact
-        shapes = [_shape(operand) for operand in operands]
+        shapes = [shape_of(operand) for operand in operands]
         props = nodes[0].metadata_props
         props[META_TYPE] = call.spec.name
         props[META_ATTRS] = dump_facts(call.attrs)
         props[META_SHAPES] = dump_facts([shapes, first.shape])
         if place:
             props[META_SOURCE] = place
+        if call.name in self._float_reasons:
+            props[META_REASON] = self._float_reasons[call.name]
         if call.spec.flops is not None:
             props[META_FLOPS] = str(call.spec.flops(call.attrs, shapes, first.shape))
 
     def _finish(self, call: Call, operands: Sequence[Any], result: Any, output: Any) -> Any:
         if isinstance(result, (tuple, list)):
             mark_result(result[0], call.name, call.group)
+            if call.spec.rule is Rule.INPUT_SCALE:
+                inherit_float16(result, operands)
             return tuple(result)
         if hasattr(call.module, "emit_table"):
             mark_codes(result, str(output.dtype), float(output.scale))
         elif output is not None:
             result = self._fake_quant(result, output, 1)
         elif call.spec.rule is Rule.INPUT_SCALE:
-            _inherit_grid(result, operands)
+            inherit_grid(result, operands)
         mark_result(result, call.name, call.group)
         return result
-
-
-def real_data(constant: Constant) -> torch.Tensor:
-    """The constant after its fake-quantize."""
-    quantizer = constant.quantizer
-    if quantizer is None:
-        return constant.data
-    scale = quantizer.scale.detach().cpu().numpy()
-    array = constant.data.cpu().numpy()
-    return torch.from_numpy(fake_quantize(array, scale, quantizer.dtype, quantizer.ch_axis))
 
 
 def _folded(call: Call, operands: Sequence[Any]) -> torch.Tensor:
@@ -308,6 +324,12 @@ def _folded(call: Call, operands: Sequence[Any]) -> torch.Tensor:
     with torch.no_grad():
         result: torch.Tensor = kernel(*values, **call.attrs)
     return result
+
+
+def _plain(value: Any) -> Any:
+    """A tensor of the model as the tensor itself; the operator may bring it to a grid."""
+    is_plain = isinstance(value, Constant) and value.quantizer is None
+    return value.data if is_plain else value
 
 
 def _describe(result: Any, fact: Any) -> Any:
@@ -331,12 +353,11 @@ def onnx_type(dtype: torch.dtype) -> ir.DataType:
     return ir.DataType["FLOAT" if name == "FLOAT32" else name]
 
 
-def _inherit_grid(result: ir.Value, operands: Sequence[Any]) -> None:
-    for operand in operands:
-        if isinstance(operand, ir.Value) and META_SCALE in operand.metadata_props:
-            for key in (META_SCALE, META_DTYPE):
-                result.metadata_props[key] = operand.metadata_props[key]
-            return
+def place_of(spec: OpSpec, role: str) -> int:
+    """The operand that a role names; ``*name.2`` is the third of the role ``*name``."""
+    if role in spec.roles:
+        return spec.roles.index(role)
+    return len(spec.roles) - 1 + int(role.rpartition(".")[2])
 
 
 def _called(node: fx.Node) -> str:
@@ -352,19 +373,3 @@ def _holds_tensor(fact: Any) -> bool:
         items = fact.values() if isinstance(fact, dict) else fact
         return any(_holds_tensor(item) for item in items)
     return isinstance(fact, TensorFacts)
-
-
-def _shape(operand: Any) -> tuple[int, ...] | None:
-    if isinstance(operand, Constant):
-        return tuple(operand.data.shape)
-    if isinstance(operand, ir.Value) and operand.shape is not None:
-        return tuple(operand.shape.numpy())
-    return None
-
-
-def _dtype(operand: Any) -> str | None:
-    if isinstance(operand, Constant):
-        return str(operand.data.dtype).removeprefix("torch.")
-    if isinstance(operand, ir.Value) and operand.dtype is not None:
-        return str(operand.dtype.numpy())
-    return None

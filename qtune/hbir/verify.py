@@ -94,7 +94,7 @@ def _scale_is_positive(value: ir.Value) -> str | None:
 
 def _codes_fit_element(value: ir.Value) -> str | None:
     name = value.metadata_props.get(META_DTYPE)
-    if name is None or value.dtype is None:
+    if name is None or value.dtype is None or value.dtype.is_floating_point():
         return None
     if value.dtype.name != ELEMENTS.get(name):
         return f"{name} codes are kept as {ELEMENTS.get(name)}, not {value.dtype.name}"

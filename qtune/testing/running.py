@@ -130,7 +130,9 @@ def comparing(*models: Model) -> Iterator[None]:
 
 def _march_of(model: Model) -> str:
     """The march in the model itself, or that of the stages it comes from."""
-    return str(getattr(model, "march", "") or origin_of(model).provenance.get("march", "") or "")
+    own = getattr(model, "march", "")  # a float model may have a layer of that name
+    named = own if isinstance(own, str) else ""
+    return str(named or origin_of(model).provenance.get("march", "") or "")
 
 
 @contextmanager

@@ -17,7 +17,9 @@ import pytest
 from .conftest import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
-JOINED = [ROOT / "docs" / "getting-started.md", ROOT / "docs" / "qconfig.md"]
+JOINED = [
+    ROOT / "docs" / name for name in ("compiler.md", "getting-started.md", "qconfig.md")
+]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 PRELUDE = """
 import torch

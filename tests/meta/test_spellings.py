@@ -45,8 +45,8 @@ SPELLINGS = {
     "transpose": "torch.transpose torch.swapaxes torch.swapdims torch.t Tensor.transpose "
     "Tensor.transpose_ Tensor.swapaxes Tensor.swapaxes_ Tensor.swapdims Tensor.swapdims_ Tensor.t "
     "Tensor.t_",
-    "getitem": "operator.getitem torch.select torch.narrow Tensor.__getitem__ Tensor.select "
-    "Tensor.narrow",
+    "getitem": "operator.getitem torch.select Tensor.__getitem__ Tensor.select",
+    "narrow": "torch.narrow Tensor.narrow",
     "pad": "nn.ZeroPad1d nn.ZeroPad2d nn.ZeroPad3d nn.ConstantPad1d nn.ConstantPad2d "
     "nn.ConstantPad3d nn.ReflectionPad1d nn.ReflectionPad2d nn.ReflectionPad3d "
     "nn.ReplicationPad1d nn.ReplicationPad2d nn.ReplicationPad3d F.pad torch.constant_pad_nd",

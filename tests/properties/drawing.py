@@ -12,6 +12,15 @@ from qtune.ops.spec import ModuleTarget, OpSpec, Sample
 
 MASK_ROLES = ("condition", "mask")
 VARIANCE = "running_var"
+DOMAINS = {
+    "acos": (-0.95, 0.95),
+    "asin": (-0.95, 0.95),
+    "atanh": (-0.95, 0.95),
+    "acosh": (1.05, 4.0),
+    "logit": (0.0, 1.0),
+    "tan": (-1.2, 1.2),
+}
+"""Where functions are defined (and not near a pole) that neither normal nor positive data suit."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,7 @@ class Slot:
     number: float | None = None
     rows: int | None = None
     is_mask: bool = False
+    domain: tuple[float, float] | None = None
 
     def draw(self, rng: np.random.Generator, *, positive: bool = False) -> Any:
         """A tensor of normal (or only positive) numbers, indices or bools, or the number."""
@@ -30,6 +40,9 @@ class Slot:
             return self.number
         if self.rows is not None:
             return torch.from_numpy(np.asarray(rng.integers(0, self.rows, self.shape)))
+        if self.domain is not None:
+            data = rng.uniform(*self.domain, self.shape)
+            return torch.from_numpy(np.asarray(data, dtype=np.float32))
         x = torch.from_numpy(np.asarray(rng.standard_normal(self.shape), dtype=np.float32))
         if self.is_mask:
             return x > 0
@@ -46,6 +59,7 @@ def slots(entry: OpSpec, sample: Sample) -> list[Slot]:
             sample.numbers.get(index),
             sample.indices.get(index),
             role in MASK_ROLES or entry.name.startswith("logical_"),
+            DOMAINS.get(entry.name),
         )
         for index, (role, shape) in enumerate(zip(roles, sample.shapes, strict=True))
     ]

@@ -83,11 +83,18 @@ _SPREAD = f"""
   stuffing = Constant<value_ints: ints = @stuffing>()
   edges = Constant<value_ints: ints = @edges>()
   steps = Constant<value_ints: ints = @strides>()
-  gaps = Constant<value_ints: ints = [3, 5]>()
-  x_split = Unsqueeze(x_i, gaps)
-  x_gaps = Pad(x_split, stuffing)
+  behind = Constant<value_ints: ints = [1]>()
+  beside = Constant<value_ints: ints = [0, 0, 0, 1]>()
+  all = Constant<value_ints: ints = [-1]>()
+  one = Constant<value_int: int = 1>()
   x_lead = Shape<start = 0, end = 2>(x)
   x_size = Shape<start = 2>(x)
+  x_sizes = Unsqueeze(x_size, behind)
+  x_pairs = Pad(x_sizes, beside, one)
+  x_units = Reshape(x_pairs, all)
+  x_split_shape = Concat<axis = 0>(x_lead, x_units)
+  x_split = Reshape(x_i, x_split_shape)
+  x_gaps = Pad(x_split, stuffing)
   x_wide = Mul(x_size, steps)
   x_shape = Concat<axis = 0>(x_lead, x_wide)
   x_spread = Reshape(x_gaps, x_shape)
@@ -102,18 +109,17 @@ _MIRROR = f"""
   w_group = Unsqueeze(group, first)
   w_each = Shape<start = 1, end = 2>(w)
   w_outputs = Mul(w_group, w_each)
-  w_rest = Shape<start = 1>(w)
-  w_split_shape = Concat<axis = 0>(w_group, minus, w_rest)
-  w_split = Reshape(w_i, w_split_shape)
-  w_swapped = Transpose<perm = [0, 2, 1, 3, 4]>(w_split)
-  w_inputs = Shape<start = 1, end = 2>(w_split)
   w_kernel = Shape<start = 2>(w)
+  w_all = Shape<start = 0, end = 1>(w)
+  w_inputs = Div(w_all, w_group)
+  w_split_shape = Concat<axis = 0>(w_group, w_inputs, w_each, minus)
+  w_split = Reshape(w_i, w_split_shape)
+  w_swapped = Transpose<perm = [0, 2, 1, 3]>(w_split)
+  until = Constant<value_ints: ints = [-2147483648]>()
+  last = Constant<value_ints: ints = [3]>()
+  w_mirrored = Slice(w_swapped, minus, until, last, minus)
   w_shape = Concat<axis = 0>(w_outputs, w_inputs, w_kernel)
-  w_joined = Reshape(w_swapped, w_shape)
-  from = Constant<value_ints: ints = [-1, -1]>()
-  until = Constant<value_ints: ints = [-65536, -65536]>()
-  axes = Constant<value_ints: ints = [2, 3]>()
-  w_conv = Slice(w_joined, from, until, axes, from)
+  w_conv = Reshape(w_mirrored, w_shape)
 """
 
 
@@ -167,8 +173,7 @@ def _finish(kind: Variant, form: str) -> str:
         return lines + f"\n  y = Cast<to = {INT32}>({last})\n"
     if kind.accumulator_bits == 32:
         return lines + f"\n  y = qtune.Requantize{_REQUANTIZE}({last}, m, n)\n"
-    none = "\n  none = Constant<value_int: int = 0>()\n"
-    return lines + none + f"\n  y = qtune.RequantizeWide{_REQUANTIZE}({last}, m, none, n)\n"
+    return lines + f"\n  y = qtune.RequantizeLimbs{_REQUANTIZE}({last}, m, n)\n"
 
 
 _CONV_ATTRIBUTES = {"strides": "ints", "pads": "ints", "dilations": "ints", "group": "int"}
@@ -207,8 +212,8 @@ _BASES = (
         _TRANSPOSE_ATTRIBUTES,
         _conv_transpose,
         FORMS,
-        "transposed convolution (attributes of ONNX ConvTranspose) of x [N, I, H, W] with w "
-        "[I, O / group, kh, kw]; stuffing and edges follow from the other attributes: the pads "
+        "transposed convolution (attributes of ONNX ConvTranspose) of x [N, I, ...] with w "
+        "[I, O / group, ...]; stuffing and edges follow from the other attributes: the pads "
         "with which it becomes a plain convolution of the map spread out with zeros",
     ),
     _Base("QLinear", ("x", "w", "bias"), {}, _linear, FORMS, "x [..., I] @ w [O, I] transposed"),

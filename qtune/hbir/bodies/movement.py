@@ -11,6 +11,13 @@ SCHEMAS: dict[str, DomainOp] = {
         {"mode": "string"},
         "ONNX Pad of int16 codes; value: int16 scalar, used by the mode constant",
     ),
+    "AsType": DomainOp("AsType", ("x",), {"to": "int"}, "x as the ONNX element type to"),
+    "QTrilu": DomainOp(
+        "QTrilu",
+        ("x",),
+        {"upper": "int", "k": "int", "to": "int"},
+        "codes of one triangle of each matrix, the rest 0; upper: 1 for the upper one, k: diagonal",
+    ),
     "SetSlice": DomainOp(
         "SetSlice",
         ("x", "value", "starts", "ends", "axes", "steps"),
@@ -20,6 +27,21 @@ SCHEMAS: dict[str, DomainOp] = {
 }
 
 BODIES: dict[str, str] = {
+    "QTrilu": """
+<opset_import: ["" : 21], domain: "qtune">
+QTrilu <upper, k, to> (x) => (y) {
+    wide = Cast <to: int = 7> (x)
+    diagonal = Constant <value_int: int = @k> ()
+    kept = Trilu <upper: int = @upper> (wide, diagonal)
+    y = Cast <to: int = @to> (kept)
+}
+""",
+    "AsType": """
+<opset_import: ["" : 21], domain: "qtune">
+AsType <to> (x) => (y) {
+    y = Cast <to: int = @to> (x)
+}
+""",
     "Pad16": """
 <opset_import: ["" : 21], domain: "qtune">
 Pad16 <mode> (x, pads, value) => (y) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qtune.arith.requantize import TIE_BITS
 from qtune.hbir.domain import DomainOp
 
 _RESCALED = {"lo": "int", "hi": "int", "to": "int"}
@@ -13,6 +14,12 @@ SCHEMAS: dict[str, DomainOp] = {
         _RESCALED,
         "sums of x over rows y0..y1 and columns x0..x1 (ends excluded), requantized by m and n, "
         "which are scalars or one pair per place",
+    ),
+    "QAvgPoolUp": DomainOp(
+        "QAvgPoolUp",
+        ("x", "y0", "y1", "x0", "x1", "m", "n"),
+        _RESCALED,
+        "QAvgPool that requantizes 64 * sum + 1: its ties go up whichever way m was rounded",
     ),
     "QMaxPool": DomainOp(
         "QMaxPool",
@@ -50,11 +57,13 @@ SCHEMAS: dict[str, DomainOp] = {
 
 _FLOAT, _INT64 = 1, 7
 
-BODIES: dict[str, str] = {
+
+def _average(name: str, finish: str) -> str:
+    """A body that requantizes ``acc``, made of the sum right - left."""
     # before[i] is the sum of the first i elements, so a window is a difference of two.
-    "QAvgPool": f"""
+    return f"""
 <opset_import: ["" : 21, "qtune" : 1], domain: "qtune">
-QAvgPool <lo, hi, to> (x, y0, y1, x0, x1, m, n) => (y) {{
+{name} <lo, hi, to> (x, y0, y1, x0, x1, m, n) => (y) {{
     codes = Cast <to: int = {_INT64}> (x)
     row_axis = Constant <value_int: int = 2> ()
     column_axis = Constant <value_int: int = 3> ()
@@ -69,10 +78,22 @@ QAvgPool <lo, hi, to> (x, y0, y1, x0, x1, m, n) => (y) {{
     columns_before = CumSum (from_column, column_axis)
     right = Gather <axis: int = 3> (columns_before, x1)
     left = Gather <axis: int = 3> (columns_before, x0)
-    acc = Sub (right, left)
+    {finish}
     y = qtune.Requantize <lo: int = @lo, hi: int = @hi, to: int = @to> (acc, m, n)
 }}
-""",
+"""
+
+
+BODIES: dict[str, str] = {
+    "QAvgPool": _average("QAvgPool", "acc = Sub (right, left)"),
+    "QAvgPoolUp": _average(
+        "QAvgPoolUp",
+        f"""total = Sub (right, left)
+    parts = Constant <value_int: int = {1 << TIE_BITS}> ()
+    one = Constant <value_int: int = 1> ()
+    wide = Mul (total, parts)
+    acc = Add (wide, one)""",
+    ),
     "QMaxPool": f"""
 <opset_import: ["" : 21], domain: "qtune">
 QMaxPool <kernel_shape, strides, pads, dilations, ceil_mode, lo, to> (x) => (y) {{

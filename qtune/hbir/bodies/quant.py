@@ -64,18 +64,34 @@ _FAKE_QUANT_GROUPED = f"""{IMPORTS}FakeQuantGrouped <groups, qmin, qmax> (x, sca
   y = Reshape(values, shape)
 }}"""
 
-# acc * m / 2**n has at most 46 significant bits behind it: every step is exact in double, and for
-# n >= 47 the result is 0 by itself (numerics.md sections 2.3 and 7).
+# Two limbs of acc (16 bits each, one if n <= 16) keep every product inside the 53 bits of a double:
+# (acc * m + 2**(n-1)) >> n = (high * m + (low * m >> 16) + 2**(n-17)) >> (n - 16). For n <= 16 the
+# product alone is exact wherever the result does not saturate (numerics.md sections 2.3 and 7).
 _RESCALE = f"""{IMPORTS}Rescale (acc, m, n) => (y)
 {{
   acc_d = Cast<to = {DOUBLE}>(acc)
   m_d = Cast<to = {DOUBLE}>(m)
   n_d = Cast<to = {DOUBLE}>(n)
-  down = Neg(n_d)
+  one = Constant<value = double {{1.0}}>()
   two = Constant<value = double {{2.0}}>()
   half = Constant<value = double {{0.5}}>()
-  power = Pow(two, down)
-  product = Mul(acc_d, m_d)
+  limb_bits = Constant<value = double {{16.0}}>()
+  limb = Constant<value = double {{65536.0}}>()
+  is_long = Greater(n_d, limb_bits)
+  base = Where(is_long, limb, one)
+  inverse = Div(one, base)
+  down = Neg(n_d)
+  whole_power = Pow(two, down)
+  power = Mul(whole_power, base)
+  upper = Mul(acc_d, inverse)
+  high = Floor(upper)
+  high_part = Mul(high, base)
+  low = Sub(acc_d, high_part)
+  high_product = Mul(high, m_d)
+  low_product = Mul(low, m_d)
+  low_upper = Mul(low_product, inverse)
+  carry = Floor(low_upper)
+  product = Add(high_product, carry)
   scaled = Mul(product, power)
   shifted = Add(scaled, half)
   y = Floor(shifted)
@@ -139,6 +155,50 @@ _REQUANTIZE_WIDE = f"""{IMPORTS}RequantizeWide <lo, hi, to> (acc, m, bias, n) =>
   y = Cast<to: int = @to>(codes)
 }}"""
 
+# Limbs of 24 bits keep the products of 48 and 31 bits inside int64. For n <= 24 there is one limb:
+# beyond 2**30 every accumulator saturates the result, so the clamp changes nothing.
+_REQUANTIZE_LIMBS = f"""{IMPORTS}RequantizeLimbs <lo, hi, to> (acc, m, n) => (y)
+{{
+  acc_i = Cast<to = {INT64}>(acc)
+  m_i = Cast<to = {INT64}>(m)
+  zero = Constant<value_int: int = 0>()
+  one = Constant<value_int: int = 1>()
+  limb_bits = Constant<value_int: int = 24>()
+  near = Constant<value_int: int = 1073741824>()
+  far = Constant<value_int: int = 1125899906842624>()
+  is_long = Greater(n, limb_bits)
+  bound = Where(is_long, far, near)
+  low_bound = Neg(bound)
+  above = Max(acc_i, low_bound)
+  value = Min(above, bound)
+  bits = Where(is_long, limb_bits, zero)
+  bits_u = Cast<to = {UINT64}>(bits)
+  one_u = Constant<value = uint64 {{1}}>()
+  base_u = BitShift<direction = "LEFT">(one_u, bits_u)
+  base = Cast<to = {INT64}>(base_u)
+  offset_u = Constant<value = uint64 {{1152921504606846976}}>()
+  offset = Cast<to = {INT64}>(offset_u)
+  offset_high_u = BitShift<direction = "RIGHT">(offset_u, bits_u)
+  offset_high = Cast<to = {INT64}>(offset_high_u)
+  moved = Add(value, offset)
+  moved_u = Cast<to = {UINT64}>(moved)
+  high_u = BitShift<direction = "RIGHT">(moved_u, bits_u)
+  high_moved = Cast<to = {INT64}>(high_u)
+  high = Sub(high_moved, offset_high)
+  high_part = Mul(high, base)
+  low = Sub(value, high_part)
+  high_product = Mul(high, m_i)
+  low_product = Mul(low, m_i)
+  low_moved = Add(low_product, offset)
+  low_u = Cast<to = {UINT64}>(low_moved)
+  carry_u = BitShift<direction = "RIGHT">(low_u, bits_u)
+  carry_moved = Cast<to = {INT64}>(carry_u)
+  carry = Sub(carry_moved, offset_high)
+  product = Add(high_product, carry)
+  rest = Sub(n, bits)
+  y = qtune.RequantizeWide<lo: int = @lo, hi: int = @hi, to: int = @to>(product, one, zero, rest)
+}}"""
+
 _DEQUANTIZE = f"""{IMPORTS}Dequantize (q, scale) => (y)
 {{
   codes = Cast<to = {FLOAT}>(q)
@@ -171,6 +231,7 @@ BODIES: dict[str, str] = {
     "Rescale": _RESCALE,
     "Requantize": _REQUANTIZE,
     "RequantizeWide": _REQUANTIZE_WIDE,
+    "RequantizeLimbs": _REQUANTIZE_LIMBS,
     "Barrier": _BARRIER,
 }
 
@@ -221,7 +282,7 @@ _OPS = (
         "Rescale",
         ("acc", "m", "n"),
         {},
-        "(acc * m + 2**(n-1)) >> n in double, for acc of at most 32 bits and m of 15.",
+        "(acc * m + 2**(n-1)) >> n in double, for acc of at most 37 bits and m of 31.",
     ),
     DomainOp(
         "Requantize",
@@ -233,8 +294,14 @@ _OPS = (
         "RequantizeWide",
         ("acc", "m", "bias", "n"),
         _TARGET,
-        "(acc * m + bias + 2**(n-1)) >> n in int64, clamped: acc of 48 bits, or a bias on the "
-        "grid of 2**-n.",
+        "(acc * m + bias + 2**(n-1)) >> n in int64, clamped: products below 2**62, or a bias on "
+        "the grid of 2**-n.",
+    ),
+    DomainOp(
+        "RequantizeLimbs",
+        ("acc", "m", "n"),
+        _TARGET,
+        "Requantize of an accumulator of 48 bits with m of 31, in two limbs of int64.",
     ),
     DomainOp("Barrier", ("x",), {}, "A DeQuantStub: the end of the quantized region in qat.bc."),
 )

@@ -11,6 +11,12 @@ SCHEMAS: dict[str, DomainOp] = {
         {},
         "the rows and columns of x [N, C, H, W] that two int64 vectors name",
     ),
+    "FakeResizeBilinear": DomainOp(
+        "FakeResizeBilinear",
+        ("x", "scale", "y0", "y1", "wy", "x0", "x1", "wx"),
+        {},
+        "QResizeBilinear on the codes of floats on the grid of scale, as floats on that grid",
+    ),
     "QResizeBilinear": DomainOp(
         "QResizeBilinear",
         ("x", "y0", "y1", "wy", "x0", "x1", "wx"),
@@ -21,6 +27,7 @@ SCHEMAS: dict[str, DomainOp] = {
 }
 
 _INT64 = 7
+_FLOAT = 1
 
 BODIES: dict[str, str] = {
     "QResizeNearest": """
@@ -29,6 +36,18 @@ QResizeNearest (x, rows, columns) => (y) {
     chosen = Gather <axis: int = 2> (x, rows)
     y = Gather <axis: int = 3> (chosen, columns)
 }
+""",
+    "FakeResizeBilinear": f"""
+<opset_import: ["" : 21, "qtune" : 1], domain: "qtune">
+FakeResizeBilinear (x, scale, y0, y1, wy, x0, x1, wx) => (y) {{
+    half = Constant <value_float: float = 0.5> ()
+    ratio = Div (x, scale)
+    shifted = Add (ratio, half)
+    floored = Floor (shifted)
+    codes = Cast <to: int = {_INT64}> (floored)
+    blended = qtune.QResizeBilinear <to: int = {_FLOAT}> (codes, y0, y1, wy, x0, x1, wx)
+    y = Mul (blended, scale)
+}}
 """,
     # ONNX's BitShift is unsigned and its Div truncates: an offset keeps the sum positive.
     "QResizeBilinear": f"""

@@ -49,7 +49,8 @@ _LOOKUP16 = """
     front = Constant <value_ints = [0]> ()
     back = Constant <value_ints = [-1]> ()
     start = Gather (first, zero)
-    end = Gather <axis = 0> (last, back)
+    minus = Constant <value = int64 {-1}> ()
+    end = Gather (last, minus)
     above_start = Max (q, start)
     inside = Min (above_start, end)
     behind = Unsqueeze (inside, back)
@@ -122,7 +123,17 @@ BODIES: dict[str, str] = {
         _to_codes(-32768, 32767) + _LOOKUP16 + _CLIP_ENTRY + _TO_FLOAT,
     ),
     "Silu": function("Silu", ("x",), (), "\n    s = Sigmoid (x)\n    y = Mul (x, s)\n"),
-    "Rsqrt": function("Rsqrt", ("x",), (), "\n    r = Sqrt (x)\n    y = Reciprocal (r)\n"),
+    "Rsqrt": function(
+        "Rsqrt",
+        ("x",),
+        ("eps",),
+        """
+    eps_t = Constant <value_float: float = @eps> ()
+    raised = Add (x, eps_t)
+    r = Sqrt (raised)
+    y = Reciprocal (r)
+""",
+    ),
     "LogSigmoid": function(
         "LogSigmoid",
         ("x",),
@@ -169,7 +180,7 @@ SCHEMAS: dict[str, DomainOp] = {
         ),
         DomainOp("Silu", ("x",), {}, "x * sigmoid(x), float32"),
         DomainOp("LogSigmoid", ("x",), {}, "log(sigmoid(x)), float32"),
-        DomainOp("Rsqrt", ("x",), {}, "1 / sqrt(x), float32"),
+        DomainOp("Rsqrt", ("x",), {"eps": "float"}, "1 / sqrt(x + eps), float32"),
         DomainOp(
             "ScaledSoftplus",
             ("x",),
