@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -24,6 +24,7 @@ from qtune.hbir.builder import (
 )
 from qtune.hbir.feeding import bind_call, check_feed, outputs_from
 from qtune.hbir.operation import Operation
+from qtune.hbir.precision import PrecisionTable
 from qtune.hbir.result import Observer
 
 if TYPE_CHECKING:
@@ -296,20 +297,28 @@ class HbirModule:
         return self.model.metadata_props.get(META_SCHEMA, "")
 
     @property
-    def precision_config(self) -> NoReturn:
-        """Not done: precision is decided by the qconfig before export."""
-        raise NotImplementedError(
-            "Module.precision_config is not implemented: set dtypes with a qconfig before export, "
-            "and 31-bit requantize with ConsistencyStrategy.set_consistency_level(0)"
-        )
+    def precision_config(self) -> PrecisionTable:
+        """Operator name -> ``PrecisionConfig``: set it before convert for single operators.
+
+        ``m.precision_config["head.fc"] = PrecisionConfig.HIGH_PRECISION_QPP``.
+        """
+        return PrecisionTable(self.model)
+
+    def get_asm(self, enable_debug_info: bool = False) -> str:
+        """The module as text (protobuf's text format), which :meth:`parse` reads.
+
+        ``enable_debug_info``: with the attributes and shapes of the float model's operators.
+        """
+        from qtune.hbir.serialize import to_text
+
+        return to_text(self, enable_debug_info)
 
     @staticmethod
-    def parse(asm: str) -> NoReturn:
-        """Not done: a module is an ONNX protobuf and has no assembler text."""
-        raise NotImplementedError(
-            "Module.parse is not implemented: a module is an ONNX protobuf; read a .bc file with "
-            "qtune.bpu.compiler.load"
-        )
+    def parse(asm: str) -> HbirModule:
+        """The module of a text that :meth:`get_asm` gave; ``HbirError`` says what is wrong."""
+        from qtune.hbir.serialize import from_text
+
+        return from_text(asm)
 
     @property
     def report(self) -> tuple[dict[str, Any], ...]:

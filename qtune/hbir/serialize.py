@@ -7,11 +7,12 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from google.protobuf import text_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import checker
 
 from qtune.errors import ArgumentError, HbirError
-from qtune.hbir.builder import META_SCHEMA
+from qtune.hbir.builder import META_ATTRS, META_SCHEMA, META_SHAPES
 from qtune.hbir.module import HbirModule
 from qtune.report.files import write_with
 
@@ -66,6 +67,31 @@ def from_bytes(data: bytes, where: str = "these bytes") -> HbirModule:
         )
     _check(proto, where)
     return HbirModule(ir.from_proto(proto))
+
+
+def to_text(module: HbirModule, debug_info: bool) -> str:
+    """The file content as text; without ``debug_info`` less the facts of the float operators."""
+    proto = onnx.ModelProto()
+    proto.ParseFromString(to_bytes(module))
+    if not debug_info:
+        for node in proto.graph.node:
+            for entry in [e for e in node.metadata_props if e.key in (META_ATTRS, META_SHAPES)]:
+                node.metadata_props.remove(entry)
+    return str(text_format.MessageToString(proto))
+
+
+def from_text(text: str) -> HbirModule:
+    """The module in a text of :func:`to_text`, which may have been edited."""
+    if not isinstance(text, str):
+        raise ArgumentError(f"parse takes the text of get_asm, got {type(text).__name__}")
+    try:
+        proto = text_format.Parse(text, onnx.ModelProto())
+    except text_format.ParseError as error:
+        raise HbirError(f"the text is not one that get_asm gave: {error}") from None
+    for entry in proto.metadata_props:
+        if entry.key == _META_CONTENT:
+            entry.value = _content(proto)
+    return from_bytes(proto.SerializeToString(), "this text")
 
 
 def _content(proto: onnx.ModelProto) -> str:

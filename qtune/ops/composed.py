@@ -51,6 +51,7 @@ class _Lowering:
         *,
         part: str,
         forced_dtype: QuantDType | None = None,
+        bounds: tuple[float, float] | None = None,
     ) -> Any:
         return self._lower(registry.spec(op_name), Bound(tuple(tensors), dict(attrs or {})))
 

@@ -204,12 +204,15 @@ class DecomposeBuilder(Protocol):
         *,
         part: str,
         forced_dtype: QuantDType | None = None,
+        bounds: tuple[float, float] | None = None,
     ) -> Any:
         """Append one call of the registry's operator ``op_name`` and return its node.
 
         ``tensors`` and ``attrs`` are canonical (see :class:`Bound`). The operator is named
         ``<name>.<part>``. ``forced_dtype`` is the dtype of its result (qint16 inside a softmax);
-        ``None`` takes the dtype configured for the operator that is replaced.
+        ``None`` takes the dtype configured for the operator that is replaced. ``bounds``: two
+        numbers that the (positive) result can't leave whatever the input; within them its
+        calibrated range gets headroom.
         """
 
     def is_tensor(self, value: Any) -> bool:
@@ -279,6 +282,8 @@ class OpSpec:
     ``weight_groups(attrs)``: where given and above 1, that axis holds the channels of one group
     only (grouped transposed convolution); ``qtune.ops.gemm.channels`` has the view in which every
     real output channel lies on the axis.
+    ``fills(attrs)``: the number that a movement operator puts beside its input's values (pad,
+    tril), ``None`` for none; an int16 table behind it must cover that number too.
     ``flops(attrs, input_shapes, output_shape)``: one per multiply-add. ``exact``: for operators
     whose float kernel strays from the integers by more than a requantize.
     """
@@ -300,6 +305,7 @@ class OpSpec:
     weight_groups: Callable[[Mapping[str, Any]], int] | None = None
     fuse: FuseRole | None = None
     march: tuple[MarchRule, ...] = ANY_MARCH
+    fills: Callable[[Mapping[str, Any]], float | None] | None = None
     flops: Callable[..., int] | None = None
     exact: ExactForm | None = None
     sample: Callable[..., Sample] | None = None

@@ -99,8 +99,7 @@ UNCOVERED: Mapping[str, frozenset[str]] = MappingProxyType(
             "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices "
             "adaptive_max_pool3d_with_indices conv_tbc embedding_bag fold local_response_norm "
             "lp_pool1d lp_pool2d lp_pool3d max_pool1d_with_indices max_pool2d_with_indices "
-            "max_pool3d_with_indices max_unpool1d max_unpool2d max_unpool3d rnn_relu_cell "
-            "rnn_tanh_cell"
+            "max_pool3d_with_indices max_unpool1d max_unpool2d max_unpool3d"
         ),
         "moves data to another dtype, device or layout; do it outside of the model": _names(
             "bfloat16 cdouble cfloat chalf cpu cuda dequantize double half ipu mtia pin_memory "
@@ -117,7 +116,7 @@ UNCOVERED: Mapping[str, frozenset[str]] = MappingProxyType(
             "fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation "
             "fbgemm_linear_quantize_weight fbgemm_pack_gemm_matrix_fp16 "
             "fbgemm_pack_quantized_matrix frobenius_norm fused_moving_avg_obs_fake_quant "
-            "feature_alpha_dropout gru_cell lstm_cell std_mean var_mean "
+            "feature_alpha_dropout std_mean var_mean "
             "grid_sampler grid_sampler_2d grid_sampler_3d index int_repr miopen_batch_norm "
             "miopen_convolution miopen_convolution_add_relu miopen_convolution_relu "
             "miopen_convolution_transpose miopen_depthwise_convolution miopen_rnn module_load "

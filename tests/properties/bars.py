@@ -58,6 +58,30 @@ SPECIAL = {
     "var": {qint8: 2.0, qint16: 1.0 + 2.0 + 1.0 + 1.0 + 1.0},
     "std": {qint8: 2.0, qint16: 1.0 + 2.0 + 1.0 + 1.0 + 1.0 + 5.0},
     "pow": {qint8: 1.0, qint16: 5.0},
+    # A product, perhaps scaled, and a sum.
+    "addbmm": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "addmm": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "addmv": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "addr": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "baddbmm": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "einsum": {qint8: 1.0, qint16: 1.0 + 2.0},
+    "inner": {qint8: 1.0, qint16: 1.0 + 2.0},
+    "outer": {qint8: 1.0, qint16: 1.0},
+    "tensordot": {qint8: 1.0, qint16: 1.0 + 2.0},
+    # Two products in a row: the first one's step is up to three of the second one's.
+    "bilinear": {qint8: 2.0, qint16: 2.0 * 3.0 + 2.0},
+    "multi_dot": {qint8: 2.0, qint16: 1.0 * 3.0 + 1.0},
+    "masked_softmax": {qint8: 2.0, qint16: 1.0 + 2.0 + 5.0 + 1.0},
+    "scaled_dot_product_attention": {qint8: 2.0, qint16: 1.0 + 9.0 + 1.0 + 1.0},
+    "multi_head_attention": {qint8: 3.0, qint16: 1.0 + 12.0 + 3.0},
+    # A dozen int16 operators for each time step, whose state is int16 at qint8 too; a step of the
+    # gates is up to ten of the state's. No bound is derived: seen were 7 and 138.
+    "gru": {qint8: 16.0, qint16: 256.0},
+    "gru_cell": {qint8: 16.0, qint16: 256.0},
+    "lstm": {qint8: 16.0, qint16: 256.0},
+    "lstm_cell": {qint8: 16.0, qint16: 256.0},
+    "rnn": {qint8: 16.0, qint16: 256.0},
+    "rnn_cell": {qint8: 16.0, qint16: 256.0},
     # Averages of planes in int16, one step, then of the depth; the planes' step is no finer there.
     "avg_pool3d": {qint8: 2.0, qint16: 3.0},
     "adaptive_avg_pool3d": {qint8: 2.0, qint16: 4.0},

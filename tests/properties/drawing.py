@@ -67,5 +67,7 @@ def slots(entry: OpSpec, sample: Sample) -> list[Slot]:
 
 def owned_roles(entry: OpSpec) -> frozenset[str]:
     """Roles that parameters and buffers of a torch module fill."""
-    modules = (target for target in entry.targets if isinstance(target, ModuleTarget))
-    return frozenset(role for target in modules for role in target.params)
+    modules = [target for target in entry.targets if isinstance(target, ModuleTarget)]
+    named = {role for target in modules for role in target.params}
+    starred = {role for role in entry.roles if role.startswith("*")}
+    return frozenset(named | (starred if any(target.many for target in modules) else set()))

@@ -39,9 +39,10 @@ class Operator(nn.Module):
         self.kernel, self.attrs = entry.float_kernel, dict(sample.attrs)
         self.slots = slots(entry, sample)
         self.owned = owned_roles(entry)
-        for slot in self.slots:
+        self.names = [_attribute(slot.role, index) for index, slot in enumerate(self.slots)]
+        for name, slot in zip(self.names, self.slots, strict=True):
             if slot.role in self.owned and slot.shape is not None:
-                self._own(slot.role, slot.draw(rng))
+                self._own(name, slot.draw(rng))
 
     def _own(self, role: str, value: Tensor) -> None:
         if role.startswith("running"):
@@ -55,8 +56,8 @@ class Operator(nn.Module):
     def forward(self, *tensors: Tensor) -> Any:
         given = iter(tensors)
         operands = [
-            next(given) if self._is_input(slot) else getattr(self, slot.role, slot.number)
-            for slot in self.slots
+            next(given) if self._is_input(slot) else getattr(self, name, slot.number)
+            for name, slot in zip(self.names, self.slots, strict=True)
         ]
         return self.kernel(*operands, **self.attrs)
 
@@ -65,6 +66,11 @@ class Operator(nn.Module):
         return tuple(
             slot.draw(rng, positive=positive) for slot in self.slots if self._is_input(slot)
         )
+
+
+def _attribute(role: str, index: int) -> str:
+    """The name of a parameter; a role ``*name`` stands for several."""
+    return f"{role[1:]}_{index}" if role.startswith("*") else role
 
 
 class Model(nn.Module):

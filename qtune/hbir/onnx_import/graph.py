@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,15 @@ from qtune.hbir.builder import (
     mark_result,
 )
 from qtune.hbir.onnx_import.form import OnnxNode, OnnxWeight, emit, rewrites
-from qtune.hbir.onnx_import.grids import Codes, Grid, constant_of, grid_of, same_grid
+from qtune.hbir.onnx_import.grids import (
+    Codes,
+    Grid,
+    codes_of,
+    constant_of,
+    grid_of,
+    is_weight_grid,
+    same_grid,
+)
 from qtune.hbir.onnx_import.groups import group_names
 from qtune.ops.registry import kernel, kernel_owners
 
@@ -63,6 +72,8 @@ class Walk:
         self._names = {node: _name(node) for node in source.graph}
         self._groups = group_names(source.graph, self._names)
         self._env: dict[ir.Value, Any] = {}
+        self._pairs: dict[tuple[ir.Value, bytes, int, int], ir.Value] = {}
+        self._taken = set(self._names.values())
 
     def run(self) -> None:
         """Copy inputs, nodes and outputs."""
@@ -101,6 +112,9 @@ class Walk:
         source = node.inputs[0]
         if source is None:
             raise OnnxImportError(f"{node.name}: QuantizeLinear has no input")
+        data = self._constant_data(source)
+        if data is not None and is_weight_grid(grid):
+            return _Constant(codes_of(data, grid))
         return Codes(self._float(source, "x"), grid, source)
 
     def _dequantize(self, node: ir.Node) -> Any:
@@ -119,7 +133,10 @@ class Walk:
                 f"{node.name}: DequantizeLinear has another scale or zero point than the "
                 "QuantizeLinear before it"
             )
-        return self._fake_quant(item)
+        key = (item.source, grid.scale.tobytes(), grid.qmin, grid.qmax)
+        if key not in self._pairs:
+            self._pairs[key] = self._fake_quant(item)
+        return self._pairs[key]
 
     def _fake_quant(self, codes: Codes) -> ir.Value:
         """The pair as FakeQuantHalfEven; it is the result of the operator before it."""
@@ -129,8 +146,7 @@ class Walk:
                 f"{codes.source.name}: an activation has {grid.scale.size} scales; the BPU takes "
                 "one per tensor"
             )
-        name = self._names.get(producer, "") if producer is not None else ""
-        name = name or f"{codes.source.name}_quant"
+        name = self._result_name(codes.source, producer)
         with self.builder.emitting_for(name, name):
             scale = self.builder.constant(grid.scale.reshape(()), "scale")
             attrs = {"axis": -1, "qmin": grid.qmin, "qmax": grid.qmax}
@@ -142,6 +158,17 @@ class Walk:
         value.metadata_props[META_ZERO_POINT] = str(grid.zero_point)
         mark_result(value, name, name)
         return value
+
+    def _result_name(self, source: ir.Value, producer: ir.Node | None) -> str:
+        """That of the operator before the pair; its own for a further result or a further grid."""
+        first = producer is not None and source is producer.outputs[0]
+        if first and not any(value is source for value, *_ in self._pairs):
+            return self._names[producer]  # type: ignore[index]
+        base = f"{source.name}_quant"
+        names = (base if count == 0 else f"{base}_{count}" for count in itertools.count())
+        name = next(name for name in names if name not in self._taken)
+        self._taken.add(name)
+        return name
 
     def _operator(self, node: ir.Node) -> list[Any]:
         name = self._names[node]

@@ -114,3 +114,14 @@ def constant_of(data: Array, grid: Grid) -> Array:
     scale = grid.scale.reshape(()) if grid.axis < 0 else grid.along(data.ndim)
     codes = data.astype(np.int64) - grid.zero_point
     return np.asarray(codes.astype(np.float64) * scale.astype(np.float64), dtype=np.float32)
+
+
+def is_weight_grid(grid: Grid) -> bool:
+    """Whether constants on this grid are weights: symmetric int8."""
+    return (grid.qmin, grid.qmax) == (qint8.qmin, qint8.qmax)
+
+
+def codes_of(data: Array, grid: Grid) -> Array:
+    """What QuantizeLinear makes of float constants on a weight grid: int8, ties to even."""
+    scale = grid.scale.reshape(()) if grid.axis < 0 else grid.along(data.ndim)
+    return np.clip(np.rint(data / scale), grid.qmin, grid.qmax).astype(np.int8)

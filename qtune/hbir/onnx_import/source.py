@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import checker, defs, inliner, version_converter
+from onnx import checker, defs, helper, inliner, version_converter
 
 from qtune.errors import OnnxImportError
 from qtune.hbir.domain import IR_VERSION, OPSET
@@ -108,7 +108,18 @@ def inlined(proto: onnx.ModelProto, keep: Collection[str]) -> onnx.ModelProto:
     Functions are the model's own and those that the ONNX standard defines by other operators.
     """
     ids = [("", name) for name in sorted(keep)]
+    _declare_initializers(proto)
     return inliner.inline_selected_functions(proto, ids, exclude=True, inline_schema_functions=True)
+
+
+def _declare_initializers(proto: onnx.ModelProto) -> None:
+    """State the types of initializers: the inliner chooses function bodies by types it is told."""
+    graph = proto.graph
+    known = {info.name for info in (*graph.input, *graph.output, *graph.value_info)}
+    for tensor in graph.initializer:
+        if tensor.name not in known:
+            info = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            graph.value_info.append(info)
 
 
 def open_sizes(proto: onnx.ModelProto) -> dict[str, list[int | None]]:
@@ -138,8 +149,10 @@ def with_sizes(proto: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
             dims = info.type.tensor_type.shape.dim
             for dim, size in zip(dims, shapes[info.name], strict=True):
                 dim.dim_value = int(size)
+    inputs = {info.name for info in copy.graph.input}
     for info in copy.graph.output:
-        info.type.tensor_type.ClearField("shape")
+        if info.name not in inputs:
+            info.type.tensor_type.ClearField("shape")
     del copy.graph.value_info[:]
     return copy
 

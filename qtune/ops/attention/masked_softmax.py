@@ -16,6 +16,7 @@ from qtune.dtype import qint16
 from qtune.ops.composed import lower_by_parts
 from qtune.ops.elementwise import limits
 from qtune.ops.elementwise.binding import input_elements
+from qtune.ops.reduce.normalizing import inverse
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, DecomposeBuilder, OpSpec, Rule, Sample
 
@@ -40,10 +41,13 @@ def emit_masked(builder: DecomposeBuilder, x: Any, mask: Any, dim: int) -> Any:
     shifted = builder.call("sub", (free, largest), part="sub", forced_dtype=qint16)
     powers = builder.call("exp", (shifted,), part="exp", forced_dtype=qint16)
     powers = builder.call("masked_fill", (powers, mask, 0.0), part="zero", forced_dtype=qint16)
-    total = builder.call("sum", (powers,), along, part="sum", forced_dtype=qint16)
+    length = float(builder.shape(x)[dim])
+    total = builder.call(
+        "sum", (powers,), along, part="sum", forced_dtype=qint16, bounds=(0.0, length)
+    )
     total = builder.call("clamp_scalar", (total,), {"min": 1.0, "max": None}, part="one")
-    inverse = builder.call("reciprocal", (total,), part="reciprocal", forced_dtype=qint16)
-    return builder.call("mul", (powers, inverse), part="mul")
+    factor = inverse(builder, total, length)
+    return builder.call("mul", (powers, factor), part="mul")
 
 
 def _sample(rng: np.random.Generator) -> Sample:

@@ -29,7 +29,7 @@ def conv(attrs: Mapping[str, Any], x: Array, w: Array) -> Array:
     acc = np.zeros((batch, group, outputs // group, int(np.prod(out))), dtype=np.int64)
     for tap in np.ndindex(*kernel):
         window = x[_positions(tap, dilations, strides, out)]
-        acc += grouped[(..., *tap)] @ window.reshape(batch, group, inputs // group, -1)
+        acc += grouped[(..., *tap)] @ window.reshape(batch, group, inputs // group, acc.shape[-1])
     return acc.reshape(batch, outputs, *out)
 
 
@@ -42,7 +42,7 @@ def conv_transpose(attrs: Mapping[str, Any], x: Array, w: Array) -> Array:
     axes = zip(size, kernel, strides, dilations, attrs["output_padding"], strict=True)
     full = tuple((n - 1) * s + d * (k - 1) + 1 + extra for n, k, s, d, extra in axes)
     grouped = w.reshape(group, inputs // group, outputs, *kernel).swapaxes(1, 2)
-    points = x.reshape(batch, group, inputs // group, -1)
+    points = x.reshape(batch, group, inputs // group, int(np.prod(size)))
     canvas = np.zeros((batch, group * outputs, *full), dtype=np.int64)
     for tap in np.ndindex(*kernel):
         part = grouped[(..., *tap)] @ points

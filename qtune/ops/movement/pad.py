@@ -5,7 +5,7 @@ A constant other than 0 is rounded to the input's grid in the integer model only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +76,10 @@ def _module(*classes: type, mode: str) -> tuple[ModuleTarget, ...]:
 def float_kernel(x: torch.Tensor, *, pad: Any, mode: str, value: float | None) -> torch.Tensor:
     """``x`` with a border; ``pad`` as in torch: (left, right, top, bottom, ...)."""
     return F.pad(x, pad, mode, value)
+
+
+def _fills(attrs: Mapping[str, Any]) -> float | None:
+    return float(attrs["value"] or 0) if attrs["mode"] == "constant" else None
 
 
 def _lower(b: Builder, call: LowerCall) -> Any:
@@ -213,6 +217,7 @@ register(
             HbirKernel("Pad16", "qtune", reference=_reference, fast=_fast),
         ),
         march=(MarchRule(("bayes",)), MarchRule(("nash",), check=_check)),
+        fills=_fills,
         flops=no_flops,
         sample=_sample,
         doc="a border of a constant, of mirrored or of repeated values",

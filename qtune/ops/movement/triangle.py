@@ -59,6 +59,7 @@ def triangle(
         lower=lower,
         kernels=kernels,
         march=(MarchRule(("bayes", "nash")),),
+        fills=lambda attrs: 0.0,
         flops=no_flops,
         sample=_sample,
         doc=doc,

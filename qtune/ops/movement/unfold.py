@@ -90,6 +90,7 @@ register(
         targets=(ModuleTarget(nn.Unfold, _bind_module), FunctionTarget(F.unfold, _bind)),
         float_kernel=F.unfold,
         lower=_lower,
+        fills=lambda attrs: 0.0 if any(attrs["padding"]) else None,
         flops=no_flops,
         sample=_sample,
         doc="the windows of a map as columns",

@@ -1,7 +1,8 @@
 """What the normalizations share: the documented parts, and their lowering (numerics.md section 3).
 
 Mean, difference, square, its mean, rsqrt table of ``v + eps``, product, weight, bias: every part
-has a fake-quantize of its own, qint16 but for the last one, which has the configured dtype.
+has a fake-quantize of its own, qint16 but for the last one, which has the configured dtype. Weight
+and bias are constants in qint16, whatever the configured dtype.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def affine(
 def _shaped(builder: DecomposeBuilder, vector: Any, shape: Any, part: str) -> Any:
     if shape is None:
         return vector
-    return builder.call("reshape", (vector,), {"shape": shape}, part=part)
+    return builder.call("reshape", (vector,), {"shape": shape}, part=part, forced_dtype=qint16)
 
 
 def normalization_flops(
@@ -117,6 +118,7 @@ class _FloatParts:
         *,
         part: str,
         forced_dtype: QuantDType | None = None,
+        bounds: tuple[float, float] | None = None,
     ) -> Any:
         entry, attrs = registry_spec(op_name), dict(attrs or {})
         kernel: Any = entry.float_kernel

@@ -15,6 +15,7 @@ register(
         nn.GRUCell,
         lambda attrs: torch.gru_cell,
         lambda attrs: gru_step,
+        functions={torch.gru_cell: {}},
         states=1,
         gates=3,
         doc="one step of a GRU; int16 inside",

@@ -15,6 +15,7 @@ register(
         nn.LSTMCell,
         lambda attrs: torch.lstm_cell,
         lambda attrs: lstm_step,
+        functions={torch.lstm_cell: {}},
         states=2,
         gates=4,
         doc="one step of an LSTM; int16 inside",

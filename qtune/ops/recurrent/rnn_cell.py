@@ -17,6 +17,10 @@ register(
             torch.rnn_relu_cell if attrs["nonlinearity"] == "relu" else torch.rnn_tanh_cell
         ),
         lambda attrs: rnn_step(attrs["nonlinearity"]),
+        functions={
+            torch.rnn_tanh_cell: {"nonlinearity": "tanh"},
+            torch.rnn_relu_cell: {"nonlinearity": "relu"},
+        },
         states=1,
         gates=1,
         doc="one step of a plain recurrent layer; int16 inside",

@@ -12,7 +12,15 @@ from torch import nn
 from qtune.ops.composed import lower_by_parts
 from qtune.ops.elementwise import limits
 from qtune.ops.recurrent.cells import Cell, Step, zero_state
-from qtune.ops.spec import Bound, DecomposeBuilder, ModuleTarget, OpSpec, Rule, Sample
+from qtune.ops.spec import (
+    Bound,
+    DecomposeBuilder,
+    FunctionTarget,
+    ModuleTarget,
+    OpSpec,
+    Rule,
+    Sample,
+)
 
 _PARAMS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -23,11 +31,15 @@ def cell_spec(
     function_of: Callable[[Mapping[str, Any]], Callable[..., Any]],
     step_of: Callable[[Mapping[str, Any]], Step],
     *,
+    functions: Mapping[Callable[..., Any], Mapping[str, Any]],
     states: int,
     gates: int,
     doc: str,
 ) -> OpSpec:
-    """The entry of a recurrent cell; its operands are the input, the state and four weights."""
+    """The entry of a recurrent cell; its operands are the input, the state and four weights.
+
+    ``functions``: torch's functions for it, and the attributes that tell which one it is.
+    """
 
     def bind(module: nn.RNNCellBase, input: Any, hx: Any = None) -> Bound:
         given = tuple(hx) if states == 2 and hx is not None else (hx,) * states
@@ -35,6 +47,15 @@ def cell_spec(
         if name == "rnn_cell":
             attrs["nonlinearity"] = module.nonlinearity
         return Bound((input, *given, None, None, None, None), attrs)
+
+    def bind_function(own: Mapping[str, Any]) -> Callable[..., Bound]:
+        def call(
+            input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+        ) -> Bound:
+            given = tuple(hx) if states == 2 else (hx,)
+            return Bound((input, *given, w_ih, w_hh, b_ih, b_hh), {"hidden_size": None, **own})
+
+        return call
 
     def float_kernel(input: torch.Tensor, *tensors: Any, **attrs: Any) -> Any:
         given, weights = list(tensors[:states]), tensors[states:]
@@ -58,7 +79,7 @@ def cell_spec(
         return state[0] if states == 1 else state
 
     def flops(attrs: Mapping[str, Any], inputs: Sequence[Any], output: tuple[int, ...]) -> int:
-        hidden = attrs["hidden_size"]
+        hidden = (inputs[2 + states] or (0, 0))[1]
         rows = int(np.prod(inputs[0][:-1], dtype=np.int64))
         return rows * gates * hidden * (inputs[0][-1] + hidden)
 
@@ -76,7 +97,10 @@ def cell_spec(
         family="recurrent",
         rule=Rule.DECOMPOSED,
         roles=("input", *("h_0", "c_0")[:states], *_PARAMS),
-        targets=(ModuleTarget(cls, bind, {name: name for name in _PARAMS}),),
+        targets=(
+            ModuleTarget(cls, bind, {name: name for name in _PARAMS}),
+            *(FunctionTarget(f, bind_function(own)) for f, own in functions.items()),
+        ),
         float_kernel=float_kernel,
         lower=lower_by_parts(decompose),
         decompose=decompose,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ from qtune.ops.spec import Bound, DecomposeBuilder
 
 def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
     parts = exponentials(builder, bound)
-    logarithm = builder.call("log", (parts.total,), part="log", forced_dtype=qint16)
+    logarithm = builder.call(
+        "log", (parts.total,), part="log", forced_dtype=qint16, bounds=(0.0, math.log(parts.length))
+    )
     return builder.call("sub", (parts.shifted, logarithm), part="log_softmax")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -45,8 +46,13 @@ def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
     largest = builder.call("amax", (x,), along, part="max")
     shifted = builder.call("sub", (x, largest), part="sub", forced_dtype=qint16)
     powers = builder.call("exp", (shifted,), part="exp", forced_dtype=qint16)
-    total = builder.call("sum", (powers,), along, part="sum", forced_dtype=qint16)
-    logarithm = builder.call("log", (total,), part="log", forced_dtype=qint16)
+    count = math.prod(builder.shape(x)[d] for d in dims)
+    total = builder.call(
+        "sum", (powers,), along, part="sum", forced_dtype=qint16, bounds=(1.0, float(count))
+    )
+    logarithm = builder.call(
+        "log", (total,), part="log", forced_dtype=qint16, bounds=(0.0, math.log(count))
+    )
     result = builder.call("add", (logarithm, largest), part="add")
     if bound.attrs["keepdim"]:
         return result

@@ -28,11 +28,15 @@ from qtune.ops.spec import (
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Nodes of the common steps: ``x - max(x)``, its exponential, the sum of that; all qint16."""
+    """Nodes of the common steps: ``x - max(x)``, its exponential, the sum of that; all qint16.
+
+    Each power is at most 1 and the largest of a row is 1, so a sum lies in 1..``length``.
+    """
 
     shifted: Any
     powers: Any
     total: Any
+    length: float
 
 
 def exponentials(builder: DecomposeBuilder, bound: Bound) -> Parts:
@@ -44,8 +48,19 @@ def exponentials(builder: DecomposeBuilder, bound: Bound) -> Parts:
     largest = builder.call("amax", (x,), along, part="max")
     shifted = builder.call("sub", (x, largest), part="sub", forced_dtype=qint16)
     powers = builder.call("exp", (shifted,), part="exp", forced_dtype=qint16)
-    total = builder.call("sum", (powers,), along, part="sum", forced_dtype=qint16)
-    return Parts(shifted, powers, total)
+    length = float(builder.shape(x)[dim]) if builder.shape(x) else 1.0
+    total = builder.call(
+        "sum", (powers,), along, part="sum", forced_dtype=qint16, bounds=(1.0, length)
+    )
+    return Parts(shifted, powers, total, length)
+
+
+def inverse(builder: DecomposeBuilder, total: Any, length: float) -> Any:
+    """1 / total, where total lies between 1 and ``length``."""
+    bounds = (1.0 / length, 1.0)
+    return builder.call(
+        "reciprocal", (total,), part="reciprocal", forced_dtype=qint16, bounds=bounds
+    )
 
 
 def dimension(dim: int | None, rank: int) -> int:

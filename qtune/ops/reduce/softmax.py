@@ -11,10 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from qtune.dtype import qint16
 from qtune.ops.attention.masked_softmax import emit_masked
 from qtune.ops.attention.masking import peeled
-from qtune.ops.reduce.normalizing import check_dtype, dimension, exponentials, normalization
+from qtune.ops.reduce.normalizing import (
+    check_dtype,
+    dimension,
+    exponentials,
+    inverse,
+    normalization,
+)
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, DecomposeBuilder
 
@@ -26,8 +31,8 @@ def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
         check_dtype(bound.attrs["dtype"], builder.dtype(scores))
         return emit_masked(builder, scores, blocked, dim)
     parts = exponentials(builder, bound)
-    inverse = builder.call("reciprocal", (parts.total,), part="reciprocal", forced_dtype=qint16)
-    return builder.call("mul", (parts.powers, inverse), part="mul")
+    factor = inverse(builder, parts.total, parts.length)
+    return builder.call("mul", (parts.powers, factor), part="mul")
 
 
 register(
