@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from qtune.arith_fast import onednn
+from qtune.arith_fast.native import engine
 
 INT8_SWITCH = "QTUNE_INT8"
 """Environment variable: ``off`` keeps the kernels away from oneDNN's int8 forms."""
@@ -34,6 +35,7 @@ def provenance() -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
         "integer_kernels": "onednn-int8" if int8_exact() else "float32",
+        "compiled_kernels": engine.describe(),
         "threads": torch.get_num_threads(),
     }
 

@@ -40,6 +40,7 @@ class AddendStep:
         self._constants, self._dtype, self._wide = c, dtype, wide
         largest = int((self.factor.abs() * -dtype.qmin).max().clamp_max(2.0**62)) + 1
         self.bound = largest if wide else min(largest, -qint32.qmin)
+        self.is_plain = self._exact and self.bound < -qint32.qmin
 
     def __call__(self, held: torch.Tensor) -> torch.Tensor:
         """Return the float64 integers of held rows, clamped to int32 unless wide."""
@@ -74,17 +75,17 @@ class Epilogue:
         wide: bool,
     ) -> None:
         self.out, self.saturated, self.wide = out, 0, wide
-        self._addend = None if addend is None else AddendStep(*addend, wide)
-        extra = 0 if self._addend is None else self._addend.bound
+        self.operand = None if addend is None else AddendStep(*addend, wide)
+        extra = 0 if self.operand is None else self.operand.bound
         if out is qint32:
             m, n = 1, 0
         c = int64_constants(m, n, 0 if bias is None else bias)
         largest = bound + int(c.bias.abs().max()) + extra
-        self._saturates = not wide and largest > qint32.qmax
-        self._bias = c.bias.double()
-        if self._saturates:
+        self.saturates = not wide and largest > qint32.qmax
+        self.bias = c.bias.double()
+        if self.saturates:
             c, largest = Constants(c.m, c.n, torch.zeros_like(c.bias)), 1 << 31
-        self._step = None if out is qint32 else _step(c, largest, lo, hi, out)
+        self.step = None if out is qint32 else _step(c, largest, lo, hi, out)
         if wide and out is qint32:
             raise ArgumentError(
                 "int16 x int16 has no int32 output (48-bit accumulator): "
@@ -111,18 +112,18 @@ class Epilogue:
             self._run(acc, target[start:stop], operand)
 
     def _run(self, acc: torch.Tensor, target: torch.Tensor, operand: torch.Tensor | None) -> None:
-        if self._saturates:
-            self._clamp(acc.add_(self._bias))
-        if self._addend is not None and operand is not None:
-            acc.add_(self._addend(operand))
-            if self._saturates:
+        if self.saturates:
+            self._clamp(acc.add_(self.bias))
+        if self.operand is not None and operand is not None:
+            acc.add_(self.operand(operand))
+            if self.saturates:
                 self._clamp(acc)
-        if self._step is None:
-            target.copy_(acc if self._saturates else acc.add_(self._bias))
-        elif isinstance(self._step, IntegerStep):
-            self._step.run(acc.to(torch.int64), target)
+        if self.step is None:
+            target.copy_(acc if self.saturates else acc.add_(self.bias))
+        elif isinstance(self.step, IntegerStep):
+            self.step.run(acc.to(torch.int64), target)
         else:
-            self._step.run(acc, target)
+            self.step.run(acc, target)
 
     def _clamp(self, acc: torch.Tensor) -> None:
         low, high = torch.aminmax(acc)

@@ -13,7 +13,9 @@ import torch
 
 from qtune.arith.quantize import RANGE_SLACK
 from qtune.arith_fast.blocks import block_elements, spans, storage_order
+from qtune.arith_fast.buffers import empty_map
 from qtune.arith_fast.held import channels_last, held_dtype, offset, quant_dtype_of
+from qtune.arith_fast.native.quantizing import native_quantize
 from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError, NonFiniteError
 
@@ -76,6 +78,14 @@ def quantize_held(
     factor = _scale_tensor(x, scale)
     _check(x, factor, axis)
     x = x.detach()
+    if factor.numel() == 1:
+        result = empty_map(x.shape, held_dtype(dtype))
+        bounds = (dtype.qmin, dtype.qmax)
+        has_nan = native_quantize(x, float(factor), offset(dtype), bounds, result)
+        if has_nan:
+            _refuse_nan(x)
+        if has_nan is not None:
+            return result
     result = torch.empty_like(x, dtype=held_dtype(dtype))
     source, target = storage_order(x), storage_order(result)
     if factor.numel() > 1 or source is None or target is None or x.stride() != result.stride():
@@ -99,11 +109,15 @@ def _quantize_block(
     """Clamp ``codes`` of a part of ``x``, refuse NaN, and hold them in ``target``."""
     codes.clamp_(dtype.qmin, dtype.qmax)
     if bool(torch.isnan(codes.sum())):  # clamped codes are finite otherwise
-        raise NonFiniteError(
-            f"quantize got {int(torch.isnan(x).sum())} NaN in a tensor of shape {tuple(x.shape)}: "
-            "NaN has no code. Remove the NaN from the data or from the operator that makes it."
-        )
+        _refuse_nan(x)
     target.copy_(codes.to(torch.int16).add_(offset(dtype)))
+
+
+def _refuse_nan(x: torch.Tensor) -> None:
+    raise NonFiniteError(
+        f"quantize got {int(torch.isnan(x).sum())} NaN in a tensor of shape {tuple(x.shape)}: "
+        "NaN has no code. Remove the NaN from the data or from the operator that makes it."
+    )
 
 
 class _StraightThrough(torch.autograd.Function):

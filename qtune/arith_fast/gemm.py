@@ -13,9 +13,13 @@ import numpy as np
 import torch
 
 from qtune.arith.rounding import Int64Array
+from qtune.arith_fast import buffers
 from qtune.arith_fast.blocks import spans
 from qtune.arith_fast.epilogue import Addend, Epilogue
 from qtune.arith_fast.held import held_dtype
+from qtune.arith_fast.native.convolve import POINTWISE, Geometry, NativeConv, native_conv
+from qtune.arith_fast.native.depthwise import NativeDepthwise, native_depthwise
+from qtune.arith_fast.native.engine import MOST_SHAPES
 from qtune.arith_fast.sums import ConvSums, LinearSums
 from qtune.arith_fast.terms import bounds
 from qtune.arith_fast.transpose import Phase, as_convolution, phases, reach
@@ -71,13 +75,13 @@ def conv2d_kernel(
     """
     source, out = as_dtype(in_dtype), as_dtype(out_dtype)
     w = np.asarray(w_codes, dtype=np.int64)
-    sums = ConvSums(w, source, code_range, stride, padding, dilation, groups)
     epilogue = _epilogue(w, source, w_dtype, code_range, bias_q, m, n, out, lo, hi, addend)
+    conv = _Conv(w, source, code_range, Geometry(stride, padding, dilation), groups, epilogue)
 
     def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         extra = None if operand is None else operand.permute(0, 2, 3, 1)
-        return _convolved(x, sums, epilogue, extra).permute(0, 3, 1, 2)
+        return conv(x, extra).permute(0, 3, 1, 2)
 
     return GemmKernel(epilogue, run)
 
@@ -108,19 +112,19 @@ def conv_transpose2d_kernel(
     """
     source, out = as_dtype(in_dtype), as_dtype(out_dtype)
     w = np.asarray(w_codes, dtype=np.int64)
-    parts = [
-        (p, ConvSums(p.weights, source, code_range, (1, 1), p.padding, p.dilation, groups))
-        for p in phases(w, stride, padding, output_padding, dilation, groups)
-    ]
     plain = as_convolution(w, groups)
     epilogue = _epilogue(plain, source, w_dtype, code_range, bias_q, m, n, out, lo, hi, addend)
+    parts = [
+        (p, _Conv(p.weights, source, code_range, _phase_geometry(p), groups, epilogue))
+        for p in phases(w, stride, padding, output_padding, dilation, groups)
+    ]
     covered = reach(w.shape[2:], padding, output_padding, dilation)
 
     def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
         size = [(x.shape[2 + i] - 1) * stride[i] + covered[i] for i in range(2)]
         _check_size(x, size)
-        rows = torch.empty((x.shape[0], *size, len(plain)), dtype=held_dtype(out))
-        _fill_phases(x, parts, stride, epilogue, operand, rows)
+        rows = buffers.empty((x.shape[0], *size, len(plain)), held_dtype(out))
+        _fill_phases(x, parts, stride, operand, rows)
         return rows.permute(0, 3, 1, 2)
 
     return GemmKernel(epilogue, run)
@@ -144,12 +148,17 @@ def linear_kernel(
     w = np.asarray(w_codes, dtype=np.int64)
     sums = LinearSums(w, source, code_range)
     epilogue = _epilogue(w, source, w_dtype, code_range, bias_q, m, n, out, lo, hi, addend)
+    native = native_conv(w[:, :, None, None], source, epilogue, POINTWISE)
 
     def run(x: torch.Tensor, operand: torch.Tensor | None) -> torch.Tensor:
         shape = (*x.shape[:-1], sums.channels)
         flat = x.reshape(-1, x.shape[-1])
-        result = torch.empty((flat.shape[0], sums.channels), dtype=held_dtype(out))
+        result = buffers.empty((flat.shape[0], sums.channels), held_dtype(out))
         extra = None if operand is None else operand.expand(shape).reshape(-1, sums.channels)
+        if native is not None and flat.numel() and native.takes((1, *flat.shape[::-1], 1)):
+            as_map = flat.contiguous()[None, :, None].permute(0, 3, 1, 2)
+            native(as_map, result[None, :, None], None if extra is None else extra.contiguous())
+            return result.view(shape)
         for start, stop in spans(flat.shape[0], _images(sums.channels)):
             part = None if extra is None else extra[start:stop]
             epilogue(sums(flat[start:stop]), result[start:stop], part)
@@ -165,42 +174,81 @@ def as_dtype(value: QuantDType | str) -> QuantDType:
     return quant_dtype(value)
 
 
+class _Conv:
+    """One convolution on held maps, compiled where that is possible, else on torch's operators."""
+
+    def __init__(
+        self,
+        w: Int64Array,
+        source: QuantDType,
+        code_range: tuple[int, int] | None,
+        geometry: Geometry,
+        groups: int,
+        epilogue: Epilogue,
+    ) -> None:
+        stride, padding, dilation = geometry.stride, geometry.padding, geometry.dilation
+        self._sums = ConvSums(w, source, code_range, stride, padding, dilation, groups)
+        self._epilogue, self._dtype = epilogue, held_dtype(epilogue.out)
+        self._plans: dict[torch.Size, tuple[tuple[int, ...], bool]] = {}
+        self._native: NativeConv | NativeDepthwise | None = None
+        if groups == 1:
+            self._native = native_conv(w, source, epilogue, geometry)
+        elif groups == w.shape[0] and w.shape[1] == 1:
+            self._native = native_depthwise(w, source, epilogue, geometry)
+
+    def __call__(self, x: torch.Tensor, addend: torch.Tensor | None) -> torch.Tensor:
+        """The held result [N, H, W, O] of ``x`` in channels_last; ``addend`` broadcasts to it."""
+        shape, fits = self._planned(x)
+        result = buffers.empty(shape, self._dtype)
+        if addend is not None:
+            addend = addend.expand(shape)
+        if fits and self._native is not None:
+            self._native(x, result, None if addend is None else addend.contiguous())
+        else:
+            self._in_parts(x, result, addend)
+        return result
+
+    def _planned(self, x: torch.Tensor) -> tuple[tuple[int, ...], bool]:
+        """The output's shape, and whether the compiled kernel takes the call."""
+        found = self._plans.get(x.shape)
+        if found is None:
+            size = self._sums.output_size(x.shape[2], x.shape[3])
+            _check_size(x, size)
+            shape = (x.shape[0], *size, self._sums.channels)
+            fits = self._native is not None and x.numel() > 0 and self._native.takes(x.shape)
+            if len(self._plans) >= MOST_SHAPES:
+                self._plans.clear()
+            found = self._plans[x.shape] = (shape, fits)
+        return found
+
+    def _in_parts(self, x: torch.Tensor, result: torch.Tensor, addend: torch.Tensor | None) -> None:
+        """A few images at a time: their sums stay in the cache."""
+        _, height, width, channels = result.shape
+        for start, stop in spans(x.shape[0], _images(height * width * channels)):
+            target = result[start:stop].view(-1, channels)
+            part = None if addend is None else addend[start:stop].reshape(target.shape)
+            self._epilogue(self._sums(x[start:stop]), target, part)
+
+
+def _phase_geometry(phase: Phase) -> Geometry:
+    return Geometry((1, 1), phase.padding, phase.dilation)
+
+
 def _fill_phases(
     x: torch.Tensor,
-    parts: Sequence[tuple[Phase, ConvSums]],
+    parts: Sequence[tuple[Phase, _Conv]],
     stride: Sequence[int],
-    epilogue: Epilogue,
     addend: torch.Tensor | None,
     rows: torch.Tensor,
 ) -> None:
     """Run the convolutions of a transposed one, each into its places of ``rows`` [N, H, W, O]."""
     x = x.contiguous(memory_format=torch.channels_last)
     extra = None if addend is None else addend.permute(0, 2, 3, 1).expand(rows.shape)
-    for phase, sums in parts:
+    for phase, conv in parts:
         window = (slice(None), *(slice(phase.start[i], None, stride[i]) for i in range(2)))
         target = rows[window]
         if target.numel():
-            part = None if extra is None else extra[window]
-            target.copy_(_convolved(x, sums, epilogue, part))
-
-
-def _convolved(
-    x: torch.Tensor,
-    sums: ConvSums,
-    epilogue: Epilogue,
-    addend: torch.Tensor | None,
-) -> torch.Tensor:
-    """The held result [N, H, W, O], a few images at a time; ``addend`` is [N, H, W, O] too."""
-    height, width = sums.output_size(x.shape[2], x.shape[3])
-    _check_size(x, (height, width))
-    result = torch.empty((x.shape[0], height, width, sums.channels), dtype=held_dtype(epilogue.out))
-    if addend is not None:
-        addend = addend.expand(result.shape)
-    for start, stop in spans(x.shape[0], _images(height * width * sums.channels)):
-        target = result[start:stop].view(-1, sums.channels)
-        part = None if addend is None else addend[start:stop].reshape(target.shape)
-        epilogue(sums(x[start:stop]), target, part)
-    return result
+            target.copy_(conv(x, None if extra is None else extra[window]))
 
 
 def _epilogue(

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from qtune.arith_fast.held import channels_last, offset, quant_dtype_of
+from qtune.arith_fast.native.windows import native_windows
 from qtune.errors import ArgumentError
 
 Combine = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -32,6 +33,9 @@ def max_pool2d_held(
     """
     dtype = quant_dtype_of(x)
     size = output_size(x.shape[2:], kernel, stride, padding, dilation, ceil_mode)
+    found = native_windows(x, kernel, stride, padding, dilation, size, sums=False)
+    if found is not None:
+        return found
     padded = _padded(x, kernel, stride, padding, dilation, size, dtype.qmin + offset(dtype))
     for axis in range(2):
         slices = _slices(padded, axis, kernel[axis], stride[axis], dilation[axis], size[axis])
@@ -49,6 +53,9 @@ def window_sum(
     """Return the int32 sums of codes over the windows of a held map; pads count as code 0."""
     zero = offset(quant_dtype_of(x))
     size = output_size(x.shape[2:], kernel, stride, padding, (1, 1), ceil_mode)
+    found = native_windows(x, kernel, stride, padding, (1, 1), size, sums=True)
+    if found is not None:
+        return found
     if size == (1, 1) and tuple(kernel) == tuple(x.shape[2:]) and not any(padding):
         total = x.sum(dim=(2, 3), keepdim=True, dtype=torch.int32)
     else:

@@ -14,7 +14,10 @@ import numpy as np
 import torch
 
 from qtune.arith_fast.blocks import block_elements, channel_rows, spans, storage_order
+from qtune.arith_fast.buffers import empty_like
 from qtune.arith_fast.held import channels_last, held_dtype, offset, quant_dtype_of
+from qtune.arith_fast.native.elementwise import SOURCES, native_step
+from qtune.arith_fast.native.lookup import gather
 from qtune.arith_fast.steps import DoubleStep, IntegerStep, int64_constants, rescale
 from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError
@@ -31,6 +34,8 @@ __all__ = [
 
 INT32_BOUND = 1 << 31
 """Largest magnitude of an int32 accumulator."""
+
+_BYTES = 256
 
 INT48_BOUND = 1 << 47
 """Largest magnitude of a 48-bit accumulator."""
@@ -131,10 +136,12 @@ class Requantizer:
         self.channels = constants.m.numel()
         kind = DoubleStep if DoubleStep.is_exact(constants, bound + zero, out) else IntegerStep
         self.step: DoubleStep | IntegerStep = kind(constants, bound + zero, lo, hi, out)
+        self._entries: torch.Tensor | None = None
+        self._native = native_step(self.step, held_dtype(out))
 
     def __call__(self, acc: torch.Tensor) -> torch.Tensor:
         """Return the held codes of ``acc`` in its shape."""
-        result = torch.empty_like(acc, dtype=held_dtype(self.out))
+        result = empty_like(acc, held_dtype(self.out))
         source, target = self._flat(acc), self._flat(result)
         if source is None or target is None:
             work = self.step.work(acc.shape)
@@ -146,6 +153,23 @@ class Requantizer:
 
     def write(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Fill ``target`` from ``source``, both flat, or ``[rows, channels]``, in one order."""
+        if source.dtype == torch.uint8 and source.dim() == 1 and len(source) > _BYTES:
+            gather(self._table(), source, target, 0)
+            return
+        self._write(source, target)
+
+    def _table(self) -> torch.Tensor:
+        """The results of all bytes."""
+        if self._entries is None:
+            entries = torch.empty(_BYTES, dtype=held_dtype(self.out))
+            self._write(torch.arange(_BYTES, dtype=torch.uint8), entries)
+            self._entries = entries
+        return self._entries
+
+    def _write(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        if self._native is not None and source.dtype in SOURCES and source.numel():
+            self._native([source], [1], target)
+            return
         width = source.shape[1] if source.dim() == 2 else 1
         rows = max(1, block_elements() // max(width, 1))
         work = self.step.work((min(rows, source.shape[0]), *source.shape[1:]))
@@ -154,6 +178,22 @@ class Requantizer:
             block.copy_(source[start:stop])
             self.step.run(block, target[start:stop], self._shape(source))
 
+    def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Return the held codes of the product of two tensors of held codes; they broadcast."""
+        zeros = [offset(quant_dtype_of(q)) for q in (a, b)]
+        flat = [view for q in (a, b) if (view := storage_order(q)) is not None]
+        alike = a.shape == b.shape and a.stride() == b.stride() and len(flat) == 2
+        if self._native is not None and alike and a.numel():
+            result = empty_like(a, held_dtype(self.out))
+            target = storage_order(result)
+            if target is not None and result.stride() == a.stride():
+                self._native(flat, zeros, target, product=True)
+                return channels_last(result)
+        narrow = a.dtype == b.dtype == torch.uint8 and 0 not in zeros
+        wide = torch.int16 if narrow else torch.int32
+        x, y = (q.to(wide).sub_(zero) for q, zero in zip((a, b), zeros, strict=True))
+        return self(x.mul(y))
+
     def weighted_sum(self, operands: Sequence[torch.Tensor], ms: Sequence[int]) -> torch.Tensor:
         """Return the held codes of ``sum(m_i * operand_i)``; the operands broadcast."""
         shape = np.broadcast_shapes(*(tuple(q.shape) for q in operands))
@@ -161,7 +201,7 @@ class Requantizer:
         if first is None:
             result = torch.empty(shape, dtype=held_dtype(self.out))
         else:
-            result = torch.empty_like(first, dtype=held_dtype(self.out))
+            result = empty_like(first, held_dtype(self.out))
         target = storage_order(result)
         # The shape too: [C, H, W] has as many elements as [1, C, H, W], in another order.
         is_uniform = all(q.shape == shape and q.stride() == result.stride() for q in operands)
@@ -171,6 +211,9 @@ class Requantizer:
             self.step.run(work, result, [])
             return channels_last(result)
         flat = [view for q in operands if (view := storage_order(q)) is not None]
+        if self._native is not None and target.numel():
+            self._native(flat, ms, target)
+            return channels_last(result)
         work = self.step.work((min(block_elements(), target.numel()),))
         for start, stop in spans(target.numel(), block_elements()):
             block = work[: stop - start]

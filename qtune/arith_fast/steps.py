@@ -11,12 +11,14 @@ import torch
 from qtune.arith.requantize import RESCALE_LIMIT
 from qtune.arith.requantize import rescale as numpy_rescale
 from qtune.arith_fast.held import offset
+from qtune.arith_fast.limbs import fits_limbs, rescale_limbs
 from qtune.dtype import QuantDType
 
 EXACT_DOUBLE = 1 << 53
 """Integers up to here are exact in float64."""
 
 _INT16_REACH = 1 << 15
+_INT32_REACH = (1 << 31) - 1
 
 
 class Constants(NamedTuple):
@@ -42,11 +44,14 @@ class DoubleStep:
 
     def __init__(self, c: Constants, bound: int, lo: int, hi: int, out: QuantDType) -> None:
         m, n = _without_vanishing(c, bound)
+        self.integers = Constants(m, n, c.bias)
         self.factor = torch.ldexp(m.double(), -n.clamp(-512, 512).double())
         self.addend = c.bias.double().mul(self.factor).add(offset(out) + 0.5)
-        self.low, self.high = lo + offset(out), hi + offset(out)
+        self.offset = offset(out)
+        self.low, self.high = lo + self.offset, hi + self.offset
         extent = (self.factor.abs() * bound + self.addend.abs()).max()
         self.fits_int16 = float(extent) < _INT16_REACH
+        self.fits_int32 = float(extent) < _INT32_REACH
 
     @staticmethod
     def is_exact(c: Constants, bound: int, out: QuantDType) -> bool:
@@ -110,7 +115,9 @@ class IntegerStep:
         if self._plain:
             acc.mul_(m).add_(half).bitwise_right_shift_(n)
         else:
-            acc.copy_(rescale(acc, m, n))
+            narrow = self.low >= -_INT16_REACH and self.high < _INT16_REACH
+            wide = rescale_limbs if narrow and fits_limbs(acc, m) else rescale
+            acc.copy_(wide(acc, m, n))
         target.copy_(acc.clamp_(self.low, self.high).add_(self.offset))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,7 +54,8 @@ class FloatLinear:
 class ConvSums:
     """Sums of a convolution: ``sums(held x)`` gives parts [N * H * W, O] that add up to them.
 
-    The parts are float32 and hold exact integers; rows lie in channels_last order.
+    The parts are float32 and hold exact integers; rows lie in channels_last order. The kernels are
+    made at the first call.
     """
 
     def __init__(
@@ -75,10 +77,15 @@ class ConvSums:
         self._stride = list(stride)
         self.channels = w.shape[0]
         kind = Int8Conv if int8_exact() and takes(w.shape, groups) else FloatConv
-        self._engines = [
-            (t, kind(_tensor(t), t.part.zero, stride, inner, dilation, groups, t.coefficient))
-            for t in terms(w, x_parts(dtype, code_range), groups)
-        ]
+
+        @functools.cache
+        def engines() -> list[tuple[Term, Int8Conv | FloatConv]]:
+            return [
+                (t, kind(_tensor(t), t.part.zero, stride, inner, dilation, groups, t.coefficient))
+                for t in terms(w, x_parts(dtype, code_range), groups)
+            ]
+
+        self._engines = engines
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the output's height and width."""
@@ -92,7 +99,7 @@ class ConvSums:
         bytes_of = _ByteParts(x, self._pad)
         return [
             _all_channels(_rows(engine(bytes_of(term.part))), term, self.channels)
-            for term, engine in self._engines
+            for term, engine in self._engines()
         ]
 
 
@@ -104,17 +111,22 @@ class LinearSums:
     ) -> None:
         self.channels = w.shape[0]
         kind = Int8Linear if int8_exact() else FloatLinear
-        self._engines = [
-            (t, kind(_tensor(t), t.part.zero, t.coefficient))
-            for t in terms(w, x_parts(dtype, code_range), 1)
-        ]
+
+        @functools.cache
+        def engines() -> list[tuple[Term, Int8Linear | FloatLinear]]:
+            return [
+                (t, kind(_tensor(t), t.part.zero, t.coefficient))
+                for t in terms(w, x_parts(dtype, code_range), 1)
+            ]
+
+        self._engines = engines
 
     def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Return the parts of the sums of held rows."""
         bytes_of = _ByteParts(x, None)
         return [
             _all_channels(engine(bytes_of(term.part)), term, self.channels)
-            for term, engine in self._engines
+            for term, engine in self._engines()
         ]
 
 

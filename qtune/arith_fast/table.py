@@ -10,8 +10,10 @@ import torch
 
 from qtune.arith.rounding import Int64Array
 from qtune.arith.table import SegmentTable, lookup
-from qtune.arith_fast.blocks import block_elements, spans, storage_order
+from qtune.arith_fast.blocks import storage_order
+from qtune.arith_fast.buffers import empty_like
 from qtune.arith_fast.held import channels_last, held_dtype, offset
+from qtune.arith_fast.native.lookup import gather
 from qtune.dtype import QuantDType, qint8, qint16
 
 Lookup = Callable[[torch.Tensor], torch.Tensor]
@@ -34,14 +36,10 @@ def lut16(table: SegmentTable, out: QuantDType = qint16) -> Lookup:
 
 
 def _gather(entries: torch.Tensor, x: torch.Tensor, shift: int) -> torch.Tensor:
-    """``entries[x + shift]``, held; ``index_select`` is several times faster than indexing."""
+    """``entries[x + shift]``, held."""
     x = channels_last(x)
     flat = cast(torch.Tensor, storage_order(x))
-    result = torch.empty_like(x, dtype=entries.dtype)
+    result = empty_like(x, entries.dtype)
     target = cast(torch.Tensor, storage_order(result))
-    for start, stop in spans(len(flat), block_elements()):
-        index = flat[start:stop].to(torch.int32)
-        if shift:
-            index.add_(shift)
-        torch.index_select(entries, 0, index, out=target[start:stop])
+    gather(entries, flat, target, shift)
     return result

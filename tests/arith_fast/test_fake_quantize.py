@@ -20,6 +20,9 @@ from qtune.arith_fast.held import from_held
 from qtune.dtype import qint4, qint8, qint16
 from qtune.errors import ArgumentError, NonFiniteError
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
+
 DTYPES = st.sampled_from([qint4, qint8, qint16])
 INF, NAN = float("inf"), float("nan")
 

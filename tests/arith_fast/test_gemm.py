@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from qtune.arith_fast.capability import INT8_SWITCH, int8_exact
 from qtune.arith_fast.gemm import conv2d_kernel, conv_transpose2d_kernel, linear_kernel
 from qtune.arith_fast.held import from_held, to_held
+from qtune.arith_fast.native.engine import SWITCH, available
 from qtune.dtype import qint8, qint16, qint32
 from qtune.errors import ArgumentError
 from tests.arith_fast.oracle import conv_sum, conv_transpose_sum, finish
@@ -16,13 +17,27 @@ from tests.arith_fast.oracle import conv_sum, conv_transpose_sum, finish
 DTYPES = {8: qint8, 16: qint16}
 
 
-@pytest.fixture(params=["int8", "float32"])
-def engine(request, monkeypatch):
-    """Both kinds of kernels: oneDNN's int8 forms, and the float32 fallback."""
-    if request.param == "float32":
-        monkeypatch.setenv(INT8_SWITCH, "off")
-    elif not int8_exact():
+ENGINES = {
+    "compiled": {},
+    "compiled without VNNI": {INT8_SWITCH: "off"},
+    "onednn": {SWITCH: "off"},
+    "float32": {SWITCH: "off", INT8_SWITCH: "off"},
+}
+
+
+def use(patch, name):
+    """Compiled kernels, oneDNN's int8 forms, or the float32 fallback."""
+    for variable, value in ENGINES[name].items():
+        patch.setenv(variable, value)
+    if name.startswith("compiled") and not available():
+        pytest.skip("llvmlite is not installed")
+    if name == "onednn" and not int8_exact():
         pytest.skip("this CPU has no exact int8 kernels")
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, monkeypatch):
+    use(monkeypatch, request.param)
     return request.param
 
 
@@ -71,10 +86,10 @@ def fused_operand(rng, draw, shape, channels):
     return (codes, m, n), (m, n, dtype), [to_held(codes, dtype)]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
-@pytest.mark.parametrize("switch", ["on", "off"])
-def test_conv_equals_the_rule(switch, data):
+@pytest.mark.parametrize("name", ENGINES)
+def test_conv_equals_the_rule(name, data):
     """Groups, depthwise, strides, dilation, uneven pads, all dtypes, fused operand, clamps."""
     draw = data.draw
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -92,7 +107,7 @@ def test_conv_equals_the_rule(switch, data):
     expected = finish(acc, bias, m, n, lo, hi, addend, wide)
     dtypes = {"in_dtype": source, "w_dtype": weight, "out_dtype": out}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(INT8_SWITCH, switch)
+        use(patch, name)
         kernel = conv2d_kernel(w, bias, m, n, **geometry, **dtypes, lo=lo, hi=hi, addend=options)
         found = kernel(to_held(x, source), *operands)
     np.testing.assert_array_equal(from_held(found), expected)
@@ -145,8 +160,8 @@ def test_conv_transpose_equals_the_rule(data):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-@pytest.mark.parametrize("switch", ["on", "off"])
-def test_linear_equals_the_rule(switch, data):
+@pytest.mark.parametrize("name", ENGINES)
+def test_linear_equals_the_rule(name, data):
     draw = data.draw
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     rank = draw(st.integers(1, 4))
@@ -161,7 +176,7 @@ def test_linear_equals_the_rule(switch, data):
     wide = source is qint16 and weight is qint16
     expected = finish(acc, bias, m, n, -128, 127, addend, wide, axis=-1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(INT8_SWITCH, switch)
+        use(patch, name)
         kernel = linear_kernel(w, bias, m, n, source, weight, addend=options)
         found = kernel(to_held(x, source), *operands)
     np.testing.assert_array_equal(from_held(found), expected)

@@ -12,6 +12,9 @@ from qtune.arith_fast.pool import max_pool2d_held, output_size, window_sum
 from qtune.dtype import qint8, qint16
 from qtune.errors import ArgumentError
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
+
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 

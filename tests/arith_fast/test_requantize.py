@@ -20,6 +20,8 @@ from qtune.arith_fast.steps import DoubleStep, IntegerStep
 from qtune.dtype import qint8, qint16
 from qtune.errors import ArgumentError
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT48 = st.integers(-(2**47), 2**47 - 1)
 M15 = st.integers(2**14, 2**15 - 1)

@@ -9,6 +9,9 @@ from qtune.arith_fast.held import from_held, to_held
 from qtune.arith_fast.table import lut8, lut16
 from qtune.dtype import qint8, qint16
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
+
 ALL8, ALL16 = np.arange(-128, 128), np.arange(-32768, 32768)
 
 
