@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from qtune.hbir import builder, module, serialize, verify
+from qtune.hbir import argument, builder, module, operation, precision, serialize, verify
 from qtune.hbir.domain import DOMAIN, DOMAIN_VERSION, IR_VERSION, OPSET, DomainOp, domain_ops
+from qtune.march import March
 from qtune.ops import registry
 from qtune.ops.kernel import HbirKernel
 from qtune.ops.spec import ALL_SERIES, MarchRule, ModuleTarget, OpSpec, Target
+from qtune.ops.uncovered import UNCOVERED
 from qtune.report.files import write_text
 
 HERE = Path(__file__).parent
@@ -32,19 +34,27 @@ _FUNCTIONS = (
     ("operator", operator),
 )
 
+_WIDEST = {"bernoulli": March.BERNOULLI2, "bayes": March.BAYES, "nash": March.NASH_P}
+"""The march of each series that takes most dtypes."""
+
 _FILE_KEYS = {
     builder.META_SCHEMA: "version of this format; a reader refuses another one",
     builder.META_STAGE: "`qat` (float with fake-quantize) or `quantized` (integers)",
     builder.META_MARCH: "the march that convert aimed at",
     builder.META_BATCH: "`open` if the first dimension may have another size than the example's, "
     "else `fixed`",
+    builder.META_IMPORTED: "`1`: read from an ONNX file of another tool (docs/onnx.md)",
     module.META_INPUTS: "containers around the inputs, as JSON (see below)",
     module.META_OUTPUTS: "containers around the outputs, as JSON",
     module.META_DESCS: "descriptions of inputs and outputs by name, as JSON",
     module.META_NATIVE: "`1`: a call takes and gives the containers, `0`: flat lists",
     module.META_REPORT: "what convert noted, as JSON: operators that stay float with the reason, "
     "widened scales",
-    module.META_HIGH_PRECISION: "`1`: requantize with 31-bit multipliers",
+    module.META_HIGH_PRECISION: "`1`: requantize with 31-bit multipliers, apart from the GEMM",
+    module.META_CONSISTENCY: "the consistency level of the prepared model, absent where unset",
+    precision.META_PRECISION: "operator -> `keep_float` or `high_precision_qpp`, as JSON",
+    argument.META_REMOVED: "after remove_io_op: argument -> scale of its codes (a list: one per "
+    "channel of an accumulator), as JSON",
     "qtune.content": "SHA-256 of everything else in the file, to notice one that was cut off, "
     "damaged or edited",
 }
@@ -52,7 +62,10 @@ _NODE_KEYS = {
     builder.META_OP: "name of the operator in the float model",
     builder.META_GROUP: "name of its fused group: that of the group's last member",
     builder.META_RESULT: "`1` on the node whose first output is the operator's result",
+    builder.META_REASON: "on an operator that stays float: why, as prepare decided it",
     builder.META_MEMBERS: "on the result of a fused group: its members, as JSON",
+    operation.META_MEMBER_TYPES: "on the result of a fused group: the registry names of its "
+    "members, as JSON",
     builder.META_TYPE: "the operator's name in the registry (docs/operators.md)",
     builder.META_ATTRS: "its attributes in canonical form, as JSON",
     builder.META_SHAPES: "shapes of its operands and of its result, as JSON",
@@ -63,6 +76,7 @@ _NODE_KEYS = {
 _VALUE_KEYS = {
     builder.META_SCALE: "the scale: `real = code * scale`",
     builder.META_DTYPE: "`qint8`, `qint16` or `qint32`",
+    builder.META_ZERO_POINT: "the zero point that an imported file gave it; the codes are less it",
     builder.META_RANGE: "`lowest,highest` code that can occur, where that is less than the dtype's",
 }
 
@@ -76,7 +90,13 @@ def operators_page() -> str:
         rows = [_operator_row(entry) for entry in entries if entry.family == family]
         head = ("operator", "result", "torch spellings", *ALL_SERIES, "HBIR operators")
         parts.append(f"## {family}\n\n{_table(head, rows)}")
+    rows = [(reason, " ".join(f"`{n}`" for n in sorted(names))) for reason, names in _uncovered()]
+    parts.append(f"{_UNCOVERED_INTRO}\n{_table(('why', 'functions'), rows)}")
     return "\n".join(parts)
+
+
+def _uncovered() -> Iterable[tuple[str, Iterable[str]]]:
+    return sorted(UNCOVERED.items())
 
 
 def hbir_page() -> str:
@@ -117,6 +137,13 @@ def hbir_page() -> str:
 def pages() -> dict[Path, str]:
     """Every generated page by its path."""
     return {HERE / "operators.md": operators_page(), HERE / "hbir.md": hbir_page()}
+
+
+def onnx_page() -> str:
+    """The page of imported ONNX files. Runs all node cases of onnx, hence not among pages()."""
+    import onnx_cases
+
+    return f"{_ONNX_INTRO}\n{onnx_cases.page()}"
 
 
 def _operator_row(entry: OpSpec) -> tuple[str, ...]:
@@ -160,8 +187,11 @@ def _support(rules: Sequence[MarchRule], series: str) -> str:
     """The dtypes of one series, ``*`` where shapes or attributes have limits as well."""
     for rule in rules:
         if series in rule.series:
-            limits = "\\*" if rule.check else ""
-            return f"{_dtypes(rule.inputs)} → {_dtypes(rule.outputs)}{limits}"
+            limits = "\\*" if rule.check or rule.check_dtypes else ""
+            march = _WIDEST[series]
+            taken = _dtypes(rule.takes(march))
+            own = "".join(f", {role}: {_dtypes(names)}" for role, names in rule.operands.items())
+            return f"{taken}{own} → {_dtypes(rule.gives(march))}{limits}"
     return "–"
 
 
@@ -220,10 +250,16 @@ The {{count}} operators of the registry (`qtune/ops/<family>/<operator>.py`, one
   operators (`a + b`, `x[i]`) are the functions of `operator`; `getattr` is `x.T` and its like.
 * A column for each series of marches: dtypes of quantized inputs → dtypes of the result, `–` where
   it has no such operator, `*` where it also limits shapes or attributes. A dtype that a march lacks
-  is replaced in prepare, with the reason. Tensors have up to 4 dimensions on bernoulli, else 10.
+  is replaced in prepare, with the reason; `f16` is for nash-p, nash-h and nash-b. Tensors have up
+  to 4 dimensions on bernoulli, else 10.
 * *HBIR operators*: those that the file owns, standard ONNX or of the domain `qtune` (hbir.md).
 
 Anything else in a model stays float; `prepare(...).float_ops` lists it with the reason.
+"""
+_UNCOVERED_INTRO = """## What stays float
+
+Every other function of torch, with the reason that `prepare(...).float_ops` states. A name stands
+for the function, the method and its in-place form.
 """
 _HBIR_INTRO = f"""{_GENERATED}
 # HBIR
@@ -247,6 +283,60 @@ _HBIR_CONTAINERS = """Containers are nested objects: `{"leaf": n}` is the n-th t
 `{"dict": [[key, spec], ...]}`, and `{"object": "module:Class", "fields": [[name, spec], ...]}` a
 named tuple or dataclass, which comes back as a dict where the class is not loaded.
 """
+_ONNX_INTRO = f"""{_GENERATED}
+# ONNX files of other tools
+
+`qtune.bpu.compiler.load("net.onnx")` (or `qtune.hbir.onnx_import.import_onnx`) gives the same
+module that `export` gives: it runs, converts, compiles and is compared like one. Float files run in
+float; files with QuantizeLinear and DequantizeLinear convert to integers.
+
+```python
+import numpy as np, onnx
+from onnx import helper, numpy_helper
+from qtune.bpu import compiler
+
+make = helper.make_node
+nodes = [
+    make("QuantizeLinear", ["x", "s", "z"], ["q"]),
+    make("DequantizeLinear", ["q", "s", "z"], ["d"]),
+    make("Relu", ["d"], ["r"], name="act"),
+    make("QuantizeLinear", ["r", "s", "z"], ["rq"]),
+    make("DequantizeLinear", ["rq", "s", "z"], ["y"]),
+]
+info = helper.make_tensor_value_info
+graph = helper.make_graph(
+    nodes, "net", [info("x", 1, ["n", 4])], [info("y", 1, ["n", 4])],
+    [numpy_helper.from_array(np.float32(0.1), "s"), numpy_helper.from_array(np.int8(-5), "z")],
+)
+onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), "net.onnx")
+
+module = compiler.load("net.onnx")
+integers = compiler.convert(module, "nash-e")
+print(integers[0].feed({{"x": np.array([[-3.0, 0.25, 1.0, 99.0]], np.float32)}}))
+```
+
+* Any opset is brought to ours, functions are replaced by their bodies, constants are folded. Sizes
+  must be known: a symbolic first size is a free batch, others are given as `input_shapes`.
+* A pair of QuantizeLinear and DequantizeLinear is one grid. Imported nodes round ties to even, as
+  ONNX says; what the BPU rounds inside (the requantize of a convolution) is half up.
+* A zero point is kept as the range of the codes: int8 with zero point -128 is `q - zp` in 0 .. 255,
+  carried as int16. Every sum is the one that a kernel subtracting `zp * sum(w)` computes. For the
+  limits of a march such codes count as int8.
+* Taken are int8 and uint8 activations with one scale per tensor, int8 weights without zero point
+  (one scale, or one per channel) and int32 biases. Float weights behind QuantizeLinear and
+  DequantizeLinear are weights on that grid. Anything else is refused with the node's name.
+* An operator between a DequantizeLinear and a QuantizeLinear that has no integer form (or, like a
+  bilinear resize of codes with a zero point, none of its dtype) runs in float on the CPU, as the
+  file says; the conversion report lists it. A product of two activations that both have a zero
+  point needs a march with int16 x int16.
+* Limits on dtypes are checked for every operator, limits on shapes for convolutions, linear layers,
+  matmul and pools.
+
+## The node cases of the onnx package
+
+Every case whose operators have a form here, on our float kernels. Refused means: one clear error at
+import, never a wrong number. None fails (`tests/hbir/onnx_import/test_onnx_cases.py`).
+"""
 _HBIR_RULES = f"""Checked after export and after convert; an error shows the node. A function has
 at most {verify.MAX_ARGUMENTS} inputs and as many outputs, every operator has one result, and a
 value is made before it is used.
@@ -268,6 +358,7 @@ def main() -> None:
     """Write the pages."""
     for path, text in pages().items():
         write_text(path, text)
+    write_text(HERE / "onnx.md", onnx_page())
 
 
 if __name__ == "__main__":

@@ -58,6 +58,16 @@ class March(enum.StrEnum):
         """``bernoulli``, ``bayes`` or ``nash``."""
         return self.limits.series
 
+    @property
+    def num_cores(self) -> int:
+        """BPU cores of the chip."""
+        return self.limits.cores
+
+    @classmethod
+    def get(cls, name: March | str) -> March:
+        """The member of a string or name; ``MarchError`` lists the known ones."""
+        return as_march(name)
+
     def __str__(self) -> str:
         return self.value
 

@@ -20,3 +20,12 @@ def test_import_loads_neither_torch_nor_numpy() -> None:
     code = "import sys, qtune; print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_the_engine_loads_no_compiler_and_no_other_runtime() -> None:
+    code = (
+        "import sys, qtune.quantization, qtune.bpu.compiler\n"
+        "print([n for n in ('numba', 'llvmlite', 'onnxruntime') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from qtune.bpu import onnx as onnx  # a member by its own name, not one that * brings
 from qtune.bpu.compile_cache import cache_file, fetch, store
 from qtune.bpu.convert import convert
 from qtune.bpu.estimate import Estimate, estimate
@@ -25,6 +26,7 @@ from qtune.hbir.builder import META_ATTRS, META_OP, META_SHAPES, META_TYPE
 from qtune.hbir.module import HbirModule
 from qtune.hbir.onnx_import import import_onnx
 from qtune.hbir.operation import META_MEMBER_TYPES
+from qtune.hbir.precision import PrecisionConfig
 from qtune.hbir.serialize import from_bytes, save
 from qtune.hbir.serialize import load as load_file
 from qtune.march import March, as_march, refuse_other_march
@@ -33,6 +35,7 @@ from qtune.report.screen import show
 __all__ = [
     "Hbm",
     "Hbo",
+    "PrecisionConfig",
     "compile",
     "convert",
     "hbm_perf",
@@ -94,7 +97,7 @@ def compile(  # noqa: A001
     Raises ``ArgumentError`` for a wrong option, stage, march or suffix.
     """
     given = {name: value for name, value in locals().items() if name in OPTIONS} | unknown
-    target, file = as_march(march), Path(path)
+    target, file = as_march(march), _program_path(path)
     checked = check_options(target, given)
     _check_module(m, target)
     program: Callable[[Path], Hbm | Hbo] = partial(_program_for(file), march=target)
@@ -124,6 +127,14 @@ def load(path: str | Path, march: March | str | None = None) -> HbirModule:
     if module.march is not None:
         refuse_other_march(module.march, str(path), march)
     return module
+
+
+def _program_path(path: str | Path) -> Path:
+    if not isinstance(path, (str, Path)):
+        raise ArgumentError(f"compile: path must be a text or a Path, got {path!r}")
+    if Path(path).is_dir():
+        raise ArgumentError(f"compile: {path} is a folder; give the path of a file")
+    return Path(path)
 
 
 def _program_for(path: Path) -> type[Hbm] | type[Hbo]:
@@ -207,6 +218,8 @@ def statistics(m: HbirModule | Hbm | Hbo, expand_fusion: bool = True) -> list[tu
     of a fused group for itself, and nodes that belong to none by their HBIR name
     (``qtune::QPixels``); else every node counts once, by its HBIR name (``qtune::QConv``).
     """
+    if not isinstance(m, (HbirModule, Hbm, Hbo)):
+        raise ArgumentError(f"statistics takes a module or a program, got {m!r}")
     counts: Counter[str] = Counter()
     for function in m:
         nodes = list(function.model.graph)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,6 +54,17 @@ class Conversion(GraphBuilder):
         self.fuses_requantize = not high_precision_qpp
         self.notes: list[Note] = []
         self.on_quantize: Callable[[ir.Value], None] | None = None
+
+    @contextmanager
+    def precisely(self, wanted: bool) -> Iterator[None]:
+        """Within the block, requantize as on consistency level 0 where ``wanted``."""
+        before = self.high_precision_qpp, self.fuses_requantize
+        if wanted:
+            self.high_precision_qpp, self.fuses_requantize = True, False
+        try:
+            yield
+        finally:
+            self.high_precision_qpp, self.fuses_requantize = before
 
     def report(self, kind: str, message: str, **details: Any) -> None:
         """Note something under the current operator's name."""

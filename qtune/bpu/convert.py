@@ -21,6 +21,7 @@ from qtune.errors import ArgumentError, ConvertError
 from qtune.hbir.attributes import dump_facts
 from qtune.hbir.builder import META_MARCH, META_STAGE
 from qtune.hbir.module import META_REPORT, HbirModule
+from qtune.hbir.precision import PrecisionConfig
 from qtune.hbir.verify import verify
 from qtune.march import March, as_march, get_march
 from qtune.modes import CONSISTENCY_MARCHES, level_on
@@ -86,9 +87,23 @@ def _walk(module: HbirModule, target: March) -> tuple[Conversion, list[Violation
     separate = module._high_precision_qpp and target in CONSISTENCY_MARCHES
     ctx = Conversion(source.graph.name or "forward", target.value, separate, level)
     walk = Walk(source, ctx)
+    walk.precise = _precise_groups(module, target)
     walk.run()
     MarchCheck(target).run(walk)
     return ctx, walk.violations
+
+
+def _precise_groups(module: HbirModule, target: March) -> frozenset[str]:
+    found = module.precision_config.groups(PrecisionConfig.HIGH_PRECISION_QPP)
+    if not found or target in CONSISTENCY_MARCHES:
+        return found
+    _log.warning(
+        "convert: precision_config HIGH_PRECISION_QPP of %s has no effect on %s, only on %s",
+        ", ".join(sorted(found)),
+        target.value,
+        " and ".join(march.value for march in CONSISTENCY_MARCHES),
+    )
+    return frozenset()
 
 
 def _check_source(module: HbirModule) -> None:

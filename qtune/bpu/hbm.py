@@ -131,7 +131,7 @@ class Program:
             raise ArgumentError(f"{self.path}: no function {key!r}; it has: {known}")
         try:
             return self.functions[key]
-        except IndexError:
+        except (IndexError, TypeError):
             raise ArgumentError(f"{self.path}: no function {key}; it has: {known}") from None
 
     def __len__(self) -> int:
@@ -227,7 +227,9 @@ def link(
         raise ArgumentError(f"link: {target}: a program is saved under the suffix {SUFFIX}")
     if isinstance(hbo_list, (str, Path, Hbo)) or not hbo_list:
         raise ArgumentError(f"link takes a list of at least one object, got {hbo_list!r}")
-    objects = [item if isinstance(item, Hbo) else Hbo(item) for item in hbo_list]
+    if desc is not None and not isinstance(desc, str):
+        raise ArgumentError(f"link: desc must be a text, got {desc!r}")
+    objects = [_object(item) for item in hbo_list]
     marches = {item.march for item in objects}
     if len(marches) > 1:
         lines = ", ".join(f"{item.path}: {item.march}" for item in objects)
@@ -239,6 +241,16 @@ def link(
     advice = [entry for item in objects for entry in item.advice]
     write_program(target, pieces, objects[0].march, text, options, advice)
     return Hbm(target, objects[0].march)
+
+
+def _object(item: Hbo | str | Path) -> Hbo:
+    if isinstance(item, (str, Path)):
+        return Hbo(item)
+    if not isinstance(item, Hbo):
+        raise ArgumentError(
+            f"link takes objects that compile wrote under the suffix {OBJECT_SUFFIX}, got {item!r}"
+        )
+    return item
 
 
 def _restaged(function: CompiledFunction) -> Piece:

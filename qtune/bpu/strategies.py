@@ -96,11 +96,20 @@ class FastStrategy:
     def callable_for(self, node: ir.Node) -> Call:
         """The fast kernel, prepared with everything constant."""
         if not is_integer_node(node):
-            return self._float.callable_for(node)
+            return self._on_plain_memory(node)
         make = owner_of(node).fast
         if make is None:
             raise _missing(node, "fast")
         return make(kernel_node(node)), _taken(node)
+
+    def _on_plain_memory(self, node: ir.Node) -> Call:
+        """The float kernel on contiguous tensors: float sums depend on the memory format."""
+        run, takes = self._float.callable_for(node)
+
+        def call(*tensors: torch.Tensor) -> Any:
+            return run(*(tensor.contiguous() for tensor in tensors))
+
+        return call, takes
 
     def constant(self, value: ir.Value) -> Any:
         """Held codes, or a torch tensor."""

@@ -33,6 +33,8 @@ def visualize(
     ``<onnx_file>.data``). ``use_netron`` serves the file on ``host`` and ``port`` with the package
     netron, which must be installed. Of a program with several functions the first is shown.
     """
+    if not isinstance(m, (HbirModule, Program)):
+        raise ArgumentError(f"visualize takes a module or a program, got {m!r}")
     function = m[0]
     target = Path(f"{function.name}.onnx" if onnx_file is None else onnx_file)
     if target.suffix != ".onnx":

@@ -28,6 +28,7 @@ from qtune.hbir.builder import (
     mark_result,
 )
 from qtune.hbir.domain import DOMAIN
+from qtune.hbir.precision import PrecisionConfig, PrecisionTable
 from qtune.ops.kernel import (
     FloatConst,
     FloatNode,
@@ -45,6 +46,8 @@ _QUANTIZED = (QValue, QConst, Pending)
 _BYTE = 255
 """Largest distance of two codes of 8 bits."""
 OUTSIDE = "it lies outside the quantized region: its inputs are float"
+KEPT = "precision_config keeps it float"
+TABLE_BY_NOW = "export made it a look-up table; prepare it with hybrid=True and a hybrid_dict"
 BORDER = "float16 border"
 """Kind of the note for a value that goes from integers to float16 or back."""
 _Made = QValue | FloatValue | PlainValue
@@ -63,7 +66,8 @@ class Walk:
     """One conversion. ``violations`` holds everything that can't be done.
 
     After a violation the walk goes on with zeros on the grid that the operator would have had, so
-    that operators behind it are checked as well.
+    that operators behind it are checked as well. ``precise``: fused groups whose requantize is that
+    of consistency level 0.
     """
 
     def __init__(self, source: ir.Model, ctx: Conversion) -> None:
@@ -83,6 +87,8 @@ class Walk:
             if META_REASON in node.metadata_props
         }
         self._floats: dict[str, Note] = {}
+        self.precise: frozenset[str] = frozenset()
+        self._kept = PrecisionTable(source).groups(PrecisionConfig.KEEP_FLOAT)
         ctx.on_quantize = self._check_way_back
 
     def run(self) -> None:
@@ -92,7 +98,9 @@ class Walk:
             copy = self.ctx.input(value.name or "", _dtype(value), _shape(value) or ())
             self._env[value] = _outside(value, copy)
         for node in graph:
-            with self.ctx.emitting_for(_op(node), node.metadata_props.get(META_GROUP, "")):
+            group = node.metadata_props.get(META_GROUP, "")
+            precise = self.ctx.precisely(group in self.precise)
+            with self.ctx.emitting_for(_op(node), group), precise:
                 self._node(node)
         for value in graph.outputs:
             with self.ctx.emitting_for(value.name or "output"):
@@ -103,7 +111,9 @@ class Walk:
     def _node(self, node: ir.Node) -> None:
         operands = tuple(None if v is None else self._operand(v) for v in node.inputs)
         self._note_inputs(node, operands)
-        if _any_quantized(operands) or not _runs_as_it_is(node):
+        if self._is_kept(node) and not makes_grid(node):
+            results = self._keep_float(node, operands, KEPT)
+        elif _any_quantized(operands) or not _runs_as_it_is(node):
             results = self._integer(node, operands)
         else:
             results = self._keep_float(node, operands, self._reasons.get(_op(node), OUTSIDE))
@@ -117,6 +127,8 @@ class Walk:
         return self._env[value]
 
     def _integer(self, node: ir.Node, operands: tuple[Operand | None, ...]) -> tuple[Any, ...]:
+        if self._is_kept(node) and not node.op_type.startswith("FakeQuant"):
+            self._violate(Violation(_op(node), f"{KEPT}, but {TABLE_BY_NOW}"))
         kernel = find_kernel(node.domain, node.op_type)
         if kernel is None or kernel.convert is None:
             return self._keep_float(node, operands, f"{node.op_type} has no integer rule")
@@ -203,7 +215,7 @@ class Walk:
         if exact is None:
             self._violate(problem)
             return self.ctx.constant(np.zeros(_shape(node.inputs[0]) or (), np.float32))
-        self._implicit[exact.value] = frozenset({problem})
+        self._implicit[exact.value] = frozenset() if self._is_kept(node) else frozenset({problem})
         return exact.value  # type: ignore[no-any-return]
 
     def _leave_integers(self, operand: QValue | Pending) -> FloatValue | None:
@@ -225,6 +237,8 @@ class Walk:
 
     def _store(self, node: ir.Node, value: ir.Value, result: Operand) -> None:
         is_result = META_RESULT in node.metadata_props and value is node.outputs[0]
+        if self._is_kept(node) and isinstance(result, FloatValue):
+            result = self._back_on_grid(value, result)
         if is_result and isinstance(result, (QValue, FloatValue, PlainValue)):
             result = self._own_node(result)
             mark_result(result.value, _op(node), node.metadata_props[META_GROUP])
@@ -234,9 +248,26 @@ class Walk:
         if isinstance(result, QValue):
             self.ctx.track(result)
             result.value.shape = value.shape
-            self._floats.pop(_op(node), None)
+            if not self._is_kept(node) and not self._was_integer(node):
+                self._floats.pop(_op(node), None)
         self._env[value] = result
         self._makers[value] = "" if _is_requantized_input(node) else _op(node)
+
+    def _was_integer(self, node: ir.Node) -> bool:
+        """Whether a float operator on dequantized integers made what ``node`` quantizes."""
+        source = node.inputs[0] if node.inputs else None
+        made = None if source is None else self._env.get(source)
+        return isinstance(made, FloatValue) and bool(self._implicit.get(made.value))
+
+    def _is_kept(self, node: ir.Node) -> bool:
+        return node.metadata_props.get(META_GROUP, "") in self._kept
+
+    def _back_on_grid(self, value: ir.Value, result: FloatValue) -> QValue | FloatValue:
+        """What is kept float and has the scale of its input is given that again."""
+        dtype, scale = (value.metadata_props.get(key) for key in (META_DTYPE, META_SCALE))
+        if dtype is None or scale is None:
+            return result
+        return self.ctx.quantize(result.value, float(scale), quant_dtype(dtype))
 
     def _own_node(self, result: _Made) -> _Made:
         """The result of an operator that passes its input on gets a node that bears its name."""
@@ -275,7 +306,7 @@ class Walk:
 
     def _note_inputs(self, node: ir.Node, operands: tuple[Operand | None, ...]) -> None:
         traffic = self._traffic(node)  # the facts may lie on the FakeQuant of the weight
-        if _is_requantized_input(node):
+        if _is_requantized_input(node) or self._is_kept(node):
             return
         for value, operand in zip(node.inputs, operands, strict=True):
             foreign = value is not None and self._makers.get(value) != _op(node)
@@ -285,6 +316,8 @@ class Walk:
                 traffic.inputs.add(float16.name)
 
     def _note_output(self, node: ir.Node, value: ir.Value, result: Operand) -> None:
+        if self._is_kept(node):
+            return
         if isinstance(result, QValue):
             self._traffic(node).output = self._traffic_dtype(result)
         elif is_float16_value(value):

@@ -61,7 +61,7 @@ class Members(nn.Module):
         return super().get_buffer(target) if found is None else found
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _own_names(type(self)):
+        if name not in _own_names(type(self)):  # type: ignore[arg-type]
             super().__setattr__(name, value)
         elif isinstance(value, nn.Module):
             self._modules[name] = value

@@ -270,7 +270,7 @@ class HbirModule:
             raise ArgumentError(f"no function {key!r} in this module; it has: {known}")
         try:
             return self.functions[key]
-        except IndexError:
+        except (IndexError, TypeError):
             raise ArgumentError(
                 f"no function {key} in this module; it has {len(self.functions)}"
             ) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,11 +112,13 @@ class TableSource:
     """Where the input of a table comes from.
 
     ``quantizer``: the fake-quantize whose grid it is on. ``as_observed``: whether the values that
-    it saw arrive as they were; ``abs``, a padding or a pool between make others of them.
+    it saw arrive as they were; ``abs`` or a pool between make others of them. ``fills``: numbers
+    that a padding or ``tril`` between put beside them.
     """
 
     quantizer: FakeQuantize
     as_observed: bool = True
+    fills: tuple[float, ...] = ()
 
     def codes(self) -> tuple[int, int]:
         """The smallest and the largest code that an int16 table must cover."""
@@ -124,6 +126,9 @@ class TableSource:
         if not self.as_observed:
             largest = np.abs(observed).max()
             observed = np.stack([-largest, largest])
+        if self.fills:
+            known = np.append(observed, np.asarray(self.fills, observed.dtype))
+            observed = np.stack([known.min(), known.max()])
         scale = float(self.quantizer.scale)
         low, high = (int(code) for code in quantize(observed, scale, self.quantizer.dtype))
         return low, high
@@ -138,20 +143,24 @@ def table_source(
         return None
     if op.input_fake_quants:
         return TableSource(quantizer)
-    return TableSource(quantizer, _arrives_as_observed(model, node.args[0]))
+    as_observed, fills = True, []
+    for between in _between(model, node.args[0]):
+        as_observed = as_observed and between.spec.family == "movement"
+        fill = between.spec.fills(between.attrs) if between.spec.fills else None
+        if fill is not None:
+            fills.append(fill)
+    return TableSource(quantizer, as_observed, tuple(fills))
 
 
-def _arrives_as_observed(model: nn.Module, value: Any) -> bool:
-    """Whether nothing but movement lies between a value and the fake-quantize it comes from."""
+def _between(model: nn.Module, value: Any) -> Iterator[QATOp]:
+    """The operators between a value and the fake-quantize that it comes from."""
     while isinstance(value, fx.Node):
         op = model.get_submodule(str(value.target)) if value.op == "call_module" else None
         if isinstance(op, QATOp):
             if op.activation_post_process is not None:
-                return True
-            if op.spec.family != "movement" or op.attrs.get("value") is not None:
-                return False  # another function, or a padding with a value of its own
+                return
+            yield op
         value = value.args[0] if value.args else None
-    return True
 
 
 def make_table(op: QATOp, source: TableSource) -> TableOp:

@@ -266,6 +266,18 @@ class ExactForm:
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """How a call that the march refuses as a whole becomes several of the same operator.
+
+    ``applies(attrs, input_shapes)``: whether it can. ``emit(builder, bound)``: as
+    ``OpSpec.decompose``.
+    """
+
+    applies: Callable[[Mapping[str, Any], Shapes], bool]
+    emit: Callable[[DecomposeBuilder, Bound], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class OpSpec:
     """Everything about one operator.
 
@@ -285,7 +297,8 @@ class OpSpec:
     ``fills(attrs)``: the number that a movement operator puts beside its input's values (pad,
     tril), ``None`` for none; an int16 table behind it must cover that number too.
     ``flops(attrs, input_shapes, output_shape)``: one per multiply-add. ``exact``: for operators
-    whose float kernel strays from the integers by more than a requantize.
+    whose float kernel strays from the integers by more than a requantize. ``steps``: for calls
+    that are too large for a march.
     """
 
     name: str
@@ -308,5 +321,6 @@ class OpSpec:
     fills: Callable[[Mapping[str, Any]], float | None] | None = None
     flops: Callable[..., int] | None = None
     exact: ExactForm | None = None
+    steps: Steps | None = None
     sample: Callable[..., Sample] | None = None
     doc: str = ""

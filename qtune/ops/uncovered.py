@@ -97,8 +97,8 @@ UNCOVERED: Mapping[str, frozenset[str]] = MappingProxyType(
         ),
         "a layer without an integer form; replace it by one that has": _names(
             "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices "
-            "adaptive_max_pool3d_with_indices conv_tbc embedding_bag fold local_response_norm "
-            "lp_pool1d lp_pool2d lp_pool3d max_pool1d_with_indices max_pool2d_with_indices "
+            "adaptive_max_pool3d_with_indices conv_tbc embedding_bag fold "
+            "lp_pool3d max_pool1d_with_indices max_pool2d_with_indices "
             "max_pool3d_with_indices max_unpool1d max_unpool2d max_unpool3d"
         ),
         "moves data to another dtype, device or layout; do it outside of the model": _names(

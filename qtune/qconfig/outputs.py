@@ -12,12 +12,11 @@ from qtune.qconfig.config import GroupConfig
 from qtune.qconfig.dtypes import Float, Numeric, PortDType
 from qtune.qconfig.march_check import fit_output, refuses_high_precision
 from qtune.qconfig.plan import Decision, OpView, PortPlan
-from qtune.qconfig.ports import TABLE_REASON, Port, wanted_output
+from qtune.qconfig.ports import FORCED, TABLE_REASON, Port, wanted_output
 from qtune.qconfig.rules import Level
 
 LAST_GEMM = "last GEMM before the model's end"
 HIGH_PRECISION = "high-precision output"
-FORCED = "inside a decomposed operator"
 KEEPS_SCALE = "keeps the scale of its input"
 
 
@@ -84,7 +83,8 @@ def _pass_on(
         given = Float.PORT
     choice.given[view.name] = given
     asked, reason = config.output, KEEPS_SCALE if keeps else "its result has no scale"
-    named = asked.level >= Level.PREFIX and asked.dtype is not None
+    least = Level.EXACT if view.is_part else Level.PREFIX  # a prefix means the whole operator
+    named = asked.level >= least and asked.dtype is not None
     named = named and (keeps or asked.level == Level.EXACT)
     ignored = named and (asked.dtype != given or asked.threshold is not None)
     choice.decisions.append(
@@ -166,7 +166,9 @@ def _quantized(
     scale = last.fixed_scale
     if scale is not None:
         reason = "; ".join(filter(None, [reason, f"{last.op} fixes its scale at {scale}"]))
-    choice.outputs[last.name] = PortPlan(dtype, config.output.constructor, rule, threshold, scale)
+    choice.outputs[last.name] = PortPlan(
+        dtype, config.output.constructor, rule, threshold, scale, last.bounds
+    )
     choice.given[last.name] = dtype
     corrected = wanted != dtype
     choice.decisions.append(

@@ -53,7 +53,9 @@ class OpView:
     it (``find_qconfig`` gives both). ``float_reason``: why it can't be quantized whatever the
     configuration says (it lies outside the stubs, nothing in the registry fits).
     ``forced_dtype``: dtype inside a decomposed operator, which only a rule for its exact name
-    changes. ``rule`` is NO_SCALE too where the result is not floating.
+    changes. ``is_part``: it is a part of a decomposed operator. ``bounds``: see
+    ``DecomposeBuilder.call``. ``rule`` is NO_SCALE too where the
+    result is not floating.
     """
 
     name: str
@@ -78,6 +80,8 @@ class OpView:
     float_reason: str | None = None
     forced_dtype: QuantDType | None = None
     forced_by: str = ""
+    is_part: bool = False
+    bounds: tuple[float, float] | None = None
     wants: Mapping[str, QuantDType] = field(default_factory=dict)
     march: tuple[MarchRule, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
@@ -117,7 +121,8 @@ class PortPlan:
     """A fake-quantize to build, or a FakeCast where ``dtype`` is float16.
 
     ``rule`` says which rule decided its dtype. Its scale is fixed at ``scale``, or at the one that
-    ``threshold`` gives on its grid, or observed where both are ``None``.
+    ``threshold`` gives on its grid, or observed where both are ``None``. ``bounds``: see
+    ``FakeQuantize``.
     """
 
     dtype: QuantDType | FloatDType
@@ -125,6 +130,7 @@ class PortPlan:
     rule: str
     threshold: float | None = None
     scale: float | None = None
+    bounds: tuple[float, float] | None = None
 
     def make(
         self, channel_len: int = 1, ch_axis: int = -1, name: str = ""
@@ -143,6 +149,7 @@ class PortPlan:
         fake_quantize = self.constructor(**where)
         if fake_quantize.dtype != self.dtype:
             fake_quantize.set_dtype(self.dtype)
+        fake_quantize.bounds = self.bounds
         return fake_quantize
 
 

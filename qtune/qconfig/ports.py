@@ -14,8 +14,10 @@ from qtune.qconfig.march_check import fit_input, fit_weight
 from qtune.qconfig.plan import Decision, OpView, PortPlan
 from qtune.qconfig.rules import Level, input_ports
 
+FORCED = "inside a decomposed operator"
 FOLLOWS = "follows its producer"
 TABLE_REASON = "a table gives qint16 only from qint16"
+INT16_REASON = "a constant beside int16 inside a decomposed operator"
 FLOAT16_REASON = "an operator computes in float16, or in integers"
 
 
@@ -42,13 +44,15 @@ def plan_inputs(
     ``inner``: names of the fused group, between whose members nothing is quantized.
     """
     ports = {}
+    int16_inside = view.is_part and any(given.get(str(p)) == qint16 for p in view.producers)
     for index in input_ports(view):
         source = None if index in view.constants else view.producers[index]
         if source in inner:
             continue
         have = Float.PORT if source is None else given[source]
         if have is not None:
-            ports[index] = _plan_input(view, index, config, have, march, len(inner) > 1)
+            wide = int16_inside and index in view.constants and not view.is_gemm
+            ports[index] = _plan_input(view, index, config, have, march, len(inner) > 1, wide)
     return ports
 
 
@@ -59,10 +63,13 @@ def _plan_input(
     have: PortDType,
     march: March,
     fused: bool,
+    wide: bool,
 ) -> Port:
     name = f"input-{index}"
     port = config.ports[view.name, name]
     asked, rule, why = _asked(view, config, port, have, fused)
+    if wide and why == "" and asked == qint8 and port.dtype is None:
+        asked, rule, why = qint16, FORCED, INT16_REASON
     fitted = fit_input(view, asked, march, index)
     source = "a constant" if index in view.constants else view.producers[index]
     reason = fitted.reason or why or _source_reason(source, have, fitted.dtype)

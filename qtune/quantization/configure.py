@@ -13,7 +13,7 @@ from qtune.nn.qat import QATOp
 from qtune.ops.spec import Rule
 from qtune.qconfig.plan import OpQuantPlan, OpView, PortPlan
 from qtune.qconfig.setter import find_qconfig
-from qtune.quantization.decompose import FORCED_DTYPE
+from qtune.quantization.decompose import BOUNDS, FORCED_DTYPE, ORIGIN
 from qtune.quantization.fuse import GROUP
 from qtune.quantization.operators import Operators, has_float_result, is_structural
 from qtune.quantization.region import Kind, Region, parameter_roles
@@ -59,6 +59,8 @@ def _view(
         "module_qconfig_path": path,
         "float_reason": region.reasons.get(name),
         "forced_dtype": node.meta.get(FORCED_DTYPE),
+        "is_part": ORIGIN in node.meta,
+        "bounds": node.meta.get(BOUNDS),
         "output_shape": _shape(node.meta.get("shape")),
         "several_results": isinstance(node.meta.get("dtype"), (tuple, list)),
     }
@@ -85,7 +87,7 @@ def _view(
 
 def nearest_qconfig(float_model: nn.Module, node: fx.Node) -> tuple[Any, str]:
     """``module.qconfig`` for an operator: its own module's, or that of the modules around it."""
-    name = str(node.meta.get("origin", node.meta["name"]))
+    name = str(node.meta.get(ORIGIN, node.meta["name"]))
     is_module = name.split(".")[0] in dict(float_model.named_children())
     return find_qconfig(float_model, name if is_module else node.meta.get("scope", ""))
 

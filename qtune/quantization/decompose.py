@@ -15,6 +15,7 @@ from qtune.capture.guards import check_comparison, check_length, check_value, is
 from qtune.capture.source import call_site
 from qtune.dtype import QuantDType
 from qtune.errors import PrepareError
+from qtune.march import get_march
 from qtune.nn.qat import QATOp
 from qtune.nn.qat.composite import Composite
 from qtune.ops.registry import spec as registry_spec
@@ -25,6 +26,12 @@ from qtune.quantization.operators import FLOAT_REASON, Call, Operators, holds_no
 FORCED_DTYPE = "forced_dtype"
 """Key of ``node.meta``: the dtype that a part keeps whatever the configuration says."""
 
+BOUNDS = "bounds"
+"""Key of ``node.meta``: what the values of a part can't leave."""
+
+ORIGIN = "origin"
+"""Key of ``node.meta``: the name of the decomposed operator that a node is a part of."""
+
 _INHERITED = ("scope", "source", "kind", AUTOCAST, GRAD)
 _FACTS = (getattr, torch.is_floating_point, "dim", "size")
 """Targets of nodes that read the shape or the dtype of a tensor, not its values."""
@@ -33,11 +40,15 @@ _FACTS = (getattr, torch.is_floating_point, "dim", "size")
 def decompose_all(ops: Operators, nodes: Sequence[fx.Node]) -> None:
     """Replace every operator among ``nodes`` whose rule is ``DECOMPOSED`` by its parts.
 
+    So is one that the march refuses as a whole and that has ``steps``.
+
     All calls of a shared operator become calls of the same parts.
     """
     calls = [(node, ops.op(node)) for node in nodes]
     for node, op in calls:
-        if op is not None and op.spec.rule is Rule.DECOMPOSED:
+        if op is None or node._erased:
+            continue
+        if op.spec.rule is Rule.DECOMPOSED or _needs_steps(node, op):
             _Parts(ops, node, op).replace()
 
 
@@ -52,14 +63,15 @@ class _Parts:
 
     def replace(self) -> None:
         node, spec = self.node, self.op.spec
-        if spec.decompose is None:
+        emit = spec.steps.emit if spec.decompose is None and spec.steps else spec.decompose
+        if emit is None:
             raise PrepareError(f"{self.op.name}: {spec.name} has no decomposition; it needs one")
         self._make_room()
         sources = node.all_input_nodes
         with self.ops.graph.inserting_before(node):
             attrs = {**self.op.attrs, **node.kwargs}
             try:
-                result = spec.decompose(self, Bound(self._operands(), attrs))
+                result = emit(self, Bound(self._operands(), attrs))
             except NotImplementedError as error:
                 where = call_site(node.meta)
                 raise NotImplementedError(f"{self.op.name}{where}: {error}") from error
@@ -79,6 +91,7 @@ class _Parts:
         *,
         part: str,
         forced_dtype: QuantDType | None = None,
+        bounds: tuple[float, float] | None = None,
     ) -> Any:
         spec = registry_spec(op_name)
         name = f"{self.op.name}.{part}"
@@ -90,6 +103,8 @@ class _Parts:
         inherited = self.node.meta.get(FORCED_DTYPE)
         if forced_dtype is not None or inherited is not None:
             meta[FORCED_DTYPE] = forced_dtype or inherited
+        if bounds is not None:
+            meta[BOUNDS] = bounds
         new = self.ops.insert(call, {**meta, **self._example(spec.float_kernel, spec.name, bound)})
         self._made.append(new)
         part_op = self.ops.op(new)
@@ -159,7 +174,7 @@ class _Parts:
 
     def _meta(self) -> dict[str, Any]:
         meta = {key: self.node.meta[key] for key in _INHERITED if key in self.node.meta}
-        return {**meta, "origin": self.op.name}
+        return {**meta, ORIGIN: self.op.name}
 
     def _item(self, result: fx.Node, index: int, shape: Any, dtype: Any) -> fx.Node:
         item = self.ops.graph.call_function(operator.getitem, (result, index))
@@ -238,6 +253,18 @@ class _Parts:
                 continue
             waiting += node.all_input_nodes
             self.ops.erase(node)
+
+
+def _needs_steps(node: fx.Node, op: QATOp) -> bool:
+    """Whether the march refuses the call as a whole, and it can be made in several steps."""
+    if op.spec.steps is None or holds_nodes(node.kwargs):
+        return False
+    attrs = {**op.attrs, **node.kwargs}
+    shapes = [tuple(v.meta["shape"]) if isinstance(v, fx.Node) else None for v in node.args]
+    rules = [rule for rule in op.spec.march if rule.covers(get_march())]
+    output = tuple(node.meta["shape"])
+    refused = all(rule.check is not None and rule.check(attrs, shapes, output) for rule in rules)
+    return refused and op.spec.steps.applies(attrs, shapes)
 
 
 def _keep(value: Any) -> Any:

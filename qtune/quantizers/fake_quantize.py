@@ -7,10 +7,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
-from qtune.arith.quantize import power_of_two_scale
+from qtune.arith.quantize import power_of_two_scale, scale_from_absmax
 from qtune.arith_fast.fake_quantize import fake_quantize
 from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError
@@ -23,6 +24,9 @@ from qtune.quantizers.state import FakeQuantState
 
 _log = logging.getLogger(__name__)
 _POWER_OF_TWO = "power_of_two"
+
+HEADROOM = 2.0
+"""How much further than observed the range of values with known bounds reaches."""
 
 
 class FakeQuantize(Float32Module):
@@ -40,10 +44,14 @@ class FakeQuantize(Float32Module):
     ``power_of_two``: every scale, a given one too, is rounded up to a power of two (consistency
     levels 1 to 4); see :meth:`use_power_of_two`.
 
+    ``bounds``: two numbers that positive values can't leave whatever the input. Within them the
+    observed range is widened by a factor of 2 either way (numerics.md section 3, softmax).
+
     Buffers: ``scale`` float32 [C]; ``observed`` bool, whether there is a scale.
     """
 
     power_of_two = False
+    bounds: tuple[float, float] | None = None
     _loaded_power_of_two = False
 
     scale: torch.Tensor
@@ -170,6 +178,9 @@ class FakeQuantize(Float32Module):
         if not bool(observer.observed):
             return low, high
         least, most = observer.min_val, observer.max_val
+        if self.bounds is not None:
+            least = torch.minimum(least, (least / HEADROOM).clamp(min=self.bounds[0]))
+            most = torch.maximum(most, (most * HEADROOM).clamp(max=self.bounds[1]))
         if self.power_of_two:
             least = torch.where(-least > most, low, least)
             most = torch.where(most >= -observer.min_val, high, most)
@@ -208,13 +219,22 @@ class FakeQuantize(Float32Module):
     def _refresh_scale(self) -> None:
         if self.scale.is_meta:
             return
-        scale = self.activation_post_process.calculate_scale()
+        scale = self._computed_scale(self.dtype)
         if self.power_of_two:
             scale = as_power_of_two(scale)
         if scale.shape != self.scale.shape:
             self.scale = torch.ones_like(scale)
         self.scale.copy_(scale)
         self.observed.fill_(True)
+
+    def _computed_scale(self, grid: QuantDType) -> torch.Tensor:
+        """The observer's scale on ``grid``, with headroom where there are bounds."""
+        observer = self.activation_post_process
+        scale = observer.calculate_scale(grid)
+        if self.bounds is None or bool((observer.threshold > 0).any()):
+            return scale
+        bound = torch.as_tensor(scale_from_absmax(np.float32(self.bounds[1]), grid))
+        return torch.maximum(scale, torch.minimum(HEADROOM * scale, bound.to(scale.device)))
 
     def _pass_unobserved(self, x: torch.Tensor) -> torch.Tensor:
         scope = current_scope()
@@ -281,7 +301,7 @@ def _settle_loaded_scale(module: FakeQuantize, incompatible: Any) -> None:
     if scale.is_meta or not (bool(module.observed) or observer.is_fixed):
         return
     has_source = bool(observer.observed) or bool((observer.threshold > 0).all())
-    computed = [observer.calculate_scale(grid) for grid in GRIDS] if has_source else []
+    computed = [module._computed_scale(grid) for grid in GRIDS] if has_source else []
     if module._loaded_power_of_two:
         computed += [as_power_of_two(own) for own in computed]
     fits = any(torch.equal(own, scale) for own in computed)

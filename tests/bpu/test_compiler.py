@@ -110,6 +110,17 @@ def test_compile_checks_stage_march_and_suffix(module, tmp_path):
         compile(module, tmp_path / "m.hbm", "nash-m")
     with pytest.raises(ArgumentError, match=r"suffix \.hbm"):
         compile(module, tmp_path / "m.bin", "nash-e")
+    (tmp_path / "folder.hbm").mkdir()
+    with pytest.raises(ArgumentError, match=r"folder\.hbm is a folder"):
+        compile(module, tmp_path / "folder.hbm", "nash-e")
+    with pytest.raises(ArgumentError, match="path must be a text or a Path, got None"):
+        compile(module, None, "nash-e")
+
+
+def test_other_things_than_modules_are_refused():
+    for function in (compiler.statistics, compiler.visualize):
+        with pytest.raises(ArgumentError, match="takes a module or a program, got 'net'"):
+            function("net")
 
 
 @pytest.mark.parametrize(
@@ -277,3 +288,8 @@ def test_objects_are_opened_as_such(module, tmp_path):
     assert np.array_equal(hbo[0](X), module[0](X))
     with pytest.raises(ArgumentError, match=r"expected a file with the suffix \.hbm"):
         Hbm(tmp_path / "m.hbo")
+
+
+def test_onnx_is_a_member_that_star_imports_leave_alone():
+    assert compiler.onnx.export.__doc__
+    assert "onnx" not in compiler.__all__

@@ -53,6 +53,13 @@ def test_link_refuses_equal_names_other_marches_and_files(objects, tmp_path):
         link([hbo], tmp_path / "m.hbo")
     with pytest.raises(ArgumentError, match="list of at least one object"):
         link([], tmp_path / "m.hbm")
+    for wrong in (None, bc):
+        with pytest.raises(ArgumentError, match=r"objects that compile wrote under the suffix"):
+            link([wrong], tmp_path / "m.hbm")
+    with pytest.raises(ArgumentError, match="desc must be a text, got 3"):
+        link([hbo], tmp_path / "m.hbm", desc=3)
+    with pytest.raises(ArgumentError, match=r"no function 1\.5; it has: day"):
+        hbo[1.5]
     with pytest.raises(ArgumentError, match=r"suffix \.hbo"):
         link([tmp_path / "day.hbm"], tmp_path / "m.hbm")
     other = convert(export(small_cnn(X), X, name="third"), "nash-m")

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from qtune.errors import ArgumentError, HbirError
+from qtune.hbir.module import HbirModule
 from qtune.hbir.serialize import from_bytes, load, save
 from tests.hbir.graphs import relu_module
 
@@ -135,3 +136,20 @@ def test_every_flipped_bit_is_noticed():
         damaged[place] ^= 1 << place % 8
         with pytest.raises(HbirError):
             from_bytes(bytes(damaged))
+
+
+def test_text_of_a_module_parses_to_the_same_module():
+    module = relu_module()
+    text = module.get_asm(enable_debug_info=True)
+    assert HbirModule.parse(text).to_bytes() == module.to_bytes()
+    short = HbirModule.parse(module.get_asm())
+    assert np.array_equal(short[0](X), module[0](X))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("module { }", "not one that get_asm gave"), ("", "no qtune metadata")],
+)
+def test_other_text_is_refused(text, error):
+    with pytest.raises(HbirError, match=error):
+        HbirModule.parse(text)

@@ -89,6 +89,14 @@ def test_a_march_has_several_spellings(spelling: Any) -> None:
         assert current is March.NASH_E
 
 
+def test_a_march_is_found_by_name_and_knows_its_cores() -> None:
+    assert March.get("NASH_P") is March.NASH_P
+    assert (March.NASH_P.num_cores, March.NASH_E.num_cores) == (4, 1)
+    assert March.BAYES_E.series == "bayes"
+    with pytest.raises(MarchError, match="unknown march 'nash-z'"):
+        March.get("nash-z")
+
+
 def test_unknown_march_in_convert_is_refused() -> None:
     qat = export(calibrated(convolutions(), "nash-e"), IMAGE)
     with pytest.raises(MarchError, match="unknown march 'x5'"):

@@ -82,6 +82,10 @@ SPECIAL = {
     "lstm_cell": {qint8: 16.0, qint16: 256.0},
     "rnn": {qint8: 16.0, qint16: 256.0},
     "rnn_cell": {qint8: 16.0, qint16: 256.0},
+    # square, mean, times alpha, plus k, its power, the product with the input.
+    "local_response_norm": {qint8: 2.0, qint16: 1.0 + 1.0 + 1.0 + 2.0 + 5.0 + 1.0},
+    # square, mean, times the count, root.
+    "lp_pool": {qint8: 2.0, qint16: 1.0 + 1.0 + 1.0 + 5.0},
     # Averages of planes in int16, one step, then of the depth; the planes' step is no finer there.
     "avg_pool3d": {qint8: 2.0, qint16: 3.0},
     "adaptive_avg_pool3d": {qint8: 2.0, qint16: 4.0},

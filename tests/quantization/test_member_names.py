@@ -37,7 +37,7 @@ class Named(nn.Module):
 
     def _made(self, kind: str) -> Any:
         if kind == "container":
-            return nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1))
+            return nn.Sequential(nn.Linear(4, 4), nn.ReLU())
         return nn.Parameter(torch.randn(4)) if kind == "parameter" else nn.Buffer(torch.randn(4))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +74,8 @@ def test_members_may_be_named_like_attributes_of_the_prepared_model(kind: str) -
     expected = [key for key in neutral.state_dict() if key.startswith("m_")]
     assert [f"m_{key}" for key in keys] == expected
     assert prepared.march == "nash-e"
-    assert prepared.resolution is not None and prepared.graph is prepared._graph
+    assert prepared.resolution is not None
+    assert prepared.graph is prepared._graph
 
 
 def test_get_submodule_and_set_submodule_mean_the_member() -> None:

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import checker, defs, helper, inliner, version_converter
 
 from qtune.errors import OnnxImportError
+from qtune.hbir.builder import META_STAGE
 from qtune.hbir.domain import IR_VERSION, OPSET
 
 Source = str | Path | bytes | onnx.ModelProto
@@ -32,6 +33,11 @@ def read(source: Source) -> onnx.ModelProto:
         raise OnnxImportError(f"{where} is no ONNX file or is cut off") from None
     except checker.ValidationError as error:
         raise OnnxImportError(f"{where} is no valid ONNX model: {error}") from None
+    if any(item.key == META_STAGE for item in proto.metadata_props):
+        raise OnnxImportError(
+            f"{where} is a module of qtune, not of another tool; open the .bc file that it was "
+            "saved as"
+        )
     return proto
 
 

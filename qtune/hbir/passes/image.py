@@ -86,6 +86,10 @@ def insert_image_preprocess(
         raise NotImplementedError(f"{where}: bit_width={bit_width} is not implemented; only 8 is")
     axis = _channel_axis(where, argument, image_layout)
     means, stds = (_channels(where, k, v) for k, v in (("mean", mean), ("std", std)))
+    if isinstance(divisor, bool) or not isinstance(divisor, (int, float)):
+        raise ArgumentError(f"{where}: divisor must be a number, got {divisor!r}")
+    if not isinstance(is_signed, bool):
+        raise ArgumentError(f"{where}: is_signed must be True or False, got {is_signed!r}")
     if divisor == 0 or not stds.all():
         raise ArgumentError(f"{where}: divisor and std must not be 0, got {divisor} and {std}")
     entry = _float_picture(where, argument)
@@ -292,8 +296,11 @@ def _channel_axis(where: str, argument: Argument, layout: str) -> int:
 
 
 def _channels(where: str, name: str, values: Sequence[float]) -> Array:
-    array = np.array(values, dtype=np.float64)
-    if array.shape != (CHANNELS,):
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.shape != (CHANNELS,) or not np.isfinite(array).all():
         raise ArgumentError(f"{where}: {name} must hold {CHANNELS} numbers, got {values!r}")
     return array
 

@@ -63,15 +63,21 @@ def entry_of(value: ir.Value) -> Entry:
     return Entry(value, None, grid_of(value) if is_float else None)
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def insert_transpose(argument: Argument, permutes: Sequence[int]) -> list[Argument]:
     """Let dimension ``i`` of the argument become dimension ``permutes[i]``."""
     index = before_convert(argument, "insert_transpose")
-    rank, order = len(argument.shape), [int(place) for place in permutes]
-    if sorted(order) != list(range(rank)):
+    rank = len(argument.shape)
+    is_list = isinstance(permutes, (Sequence, np.ndarray)) and all(map(_is_whole, permutes))
+    if not is_list or sorted(permutes) != list(range(rank)):
         raise ArgumentError(
             f"insert_transpose({argument.name!r}): permutes must hold each of 0..{rank - 1} once, "
-            f"got {tuple(permutes)}"
+            f"got {permutes!r}"
         )
+    order = [int(place) for place in permutes]
     if order[:1] != [0]:
         close_batch(argument.function)
     axes = [int(axis) for axis in np.argsort(order)]
@@ -166,10 +172,10 @@ def insert_split(argument: Argument, dim: int) -> list[Argument]:
     """Replace the argument by one of size 1 for each index of ``dim``."""
     index = before_convert(argument, "insert_split")
     rank = len(argument.shape)
-    if not -rank <= dim < rank:
+    if not _is_whole(dim) or not -rank <= dim < rank:
         raise ArgumentError(
             f"insert_split({argument.name!r}): the argument has the dimensions 0..{rank - 1}, got "
-            f"dim={dim}"
+            f"dim={dim!r}"
         )
     axis = dim % rank
     arguments = len(getattr(argument.function, argument.kind)) - 1 + argument.shape[axis]

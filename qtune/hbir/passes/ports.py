@@ -76,7 +76,7 @@ def rename(argument: Argument, name: str) -> None:
     old = argument.name
     if name == old:
         return
-    if not name or name in taken_names(argument.function.model):
+    if not isinstance(name, str) or not name or name in taken_names(argument.function.model):
         raise ArgumentError(
             f"{old!r} can't be renamed to {name!r}: names are texts that differ within a module"
         )

@@ -23,6 +23,7 @@ from qtune.ops.kernel import (
     KernelNode,
     Operand,
     Pending,
+    QValue,
     Value,
 )
 from qtune.ops.quant.codes import code_bounds, output_dtype
@@ -43,7 +44,24 @@ def convert_clamp(
     if is_plain(node):
         return copy_node(ctx, node)
     q = codes(ctx, node, 0)
+    _report_saturated(ctx, node, q, low, high)
     return bounded(ctx, "QClip", q, *code_bounds(low, high, q.scale, q.dtype))
+
+
+def _report_saturated(
+    ctx: ConvertContext, node: FloatNode, x: QValue, low: float | None, high: float | None
+) -> None:
+    """All results are one bound, which the prepared model has exactly; the grid ends before it."""
+    grid = (x.dtype.qmin - 0.5) * x.scale, (x.dtype.qmax + 0.5) * x.scale
+    beyond = [(low, x.dtype.qmax)] if low is not None and low > grid[1] else []
+    beyond += [(high, x.dtype.qmin)] if high is not None and high < grid[0] else []
+    for bound, end in beyond[:1]:
+        ctx.report(
+            "clamp_saturated",
+            f"{node.name}: the bound {bound:g} lies outside the range of its input's grid and "
+            f"becomes {end * x.scale:g}. Clamp within that range",
+            value=bound,
+        )
 
 
 def bound_of(node: FloatNode, index: int) -> float | None:

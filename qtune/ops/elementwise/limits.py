@@ -12,7 +12,8 @@ Shapes = Sequence[tuple[int, ...] | None]
 
 _INT8 = ("qint8",)
 _CHANNELS = 2048
-_REDUCED = 65535
+MOST_REDUCED = 65535
+"""Elements that nash reduces to one in a step."""
 _ARGMAX_AXIS = 32767
 
 
@@ -71,8 +72,10 @@ def _not_batch(attrs: Mapping[str, Any], inputs: Shapes, output: tuple[int, ...]
 def _reduced_size(attrs: Mapping[str, Any], inputs: Shapes, output: tuple[int, ...]) -> str | None:
     shape = inputs[0] or ()
     count = math.prod(shape[d] for d in _reduced(attrs, shape))
-    if count > _REDUCED:
-        return f"at most {_REDUCED} elements are reduced to one, got {count}; reduce in two steps"
+    if count > MOST_REDUCED:
+        return (
+            f"at most {MOST_REDUCED} elements are reduced to one, got {count}; reduce in two steps"
+        )
     return None
 
 

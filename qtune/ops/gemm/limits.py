@@ -135,8 +135,8 @@ def _transpose_nash(
     # refused although the arithmetic would be no trouble: what passes here has to compile there.
     if any(s >= k for s, k in zip(attrs["stride"], kernel, strict=True)):
         return (
-            f"the stride {attrs['stride']} must be smaller than the kernel {tuple(kernel)}; pad the "
-            "weight with zeros to a larger kernel (the result is the same after cropping), or use "
+            f"the stride {attrs['stride']} must be smaller than the kernel {tuple(kernel)}; pad "
+            "the weight with zeros to a larger kernel (the result is the same after cropping), or use "
             "interpolate and a convolution"
         )
     batch = (shapes[0] or (0,))[0]

@@ -97,8 +97,12 @@ def _fast(node: KernelNode) -> FastKernel:
     return kernel
 
 
-def _check_count(attrs: Attrs, inputs: Sequence[Any], output: Any) -> str | None:
-    return f"{len(inputs)} inputs; at most 1024" if len(inputs) > 1024 else None
+def _check_nash(attrs: Attrs, inputs: Sequence[Any], output: Any) -> str | None:
+    if len(inputs) > 1024:
+        return f"{len(inputs)} inputs; at most 1024"
+    if any(size >= 131072 for size in output):
+        return f"output shape {tuple(output)}; sizes below 131072 are possible"
+    return None
 
 
 def _check_bayes(attrs: Attrs, inputs: Sequence[Any], output: Any) -> str | None:
@@ -112,7 +116,7 @@ def _check_bayes(attrs: Attrs, inputs: Sequence[Any], output: Any) -> str | None
 MARCH = (
     MarchRule(("bernoulli",), ("qint8",), ("qint8",)),
     MarchRule(("bayes",), check=_check_bayes),
-    MarchRule(("nash",), check=_check_count),
+    MarchRule(("nash",), check=_check_nash),
 )
 """Limits of Concat (toolchain_facts sections 7.1 and 7.2)."""
 

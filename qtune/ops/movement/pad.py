@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from qtune.arith.quantize import quantize
+from qtune.arith.quantize import in_range, quantize
 from qtune.arith_fast.held import ZERO, channels_last
 from qtune.errors import ConvertError
 from qtune.ops.kernel import (
@@ -130,6 +130,8 @@ def _convert(ctx: ConvertContext, node: FloatNode) -> Any:
         given = [operand_value(ctx, node, part) for part in (pads, border) if part is not None]
         return carry(ctx, node, lambda v: ctx.add("Pad", [v, *given], attrs))
     code = _code(x, border)
+    if mode == "constant":
+        _report_saturated(ctx, node, x, border, int(code))
     inputs: list[Value | None] = [x.value, operand_value(ctx, node, pads)]
     inputs.append(ctx.constant(stored(code, x.dtype), "value"))
     if x.dtype.bits == 8:
@@ -143,6 +145,22 @@ def _code(x: QValue, border: Operand | None) -> np.ndarray[Any, Any]:
     """The code of the border's value; -inf saturates to qmin."""
     value = border.data if isinstance(border, FloatConst) else np.zeros((), dtype=np.float32)
     return quantize(value.reshape(()), x.scale, x.dtype)
+
+
+def _report_saturated(
+    ctx: ConvertContext, node: FloatNode, x: QValue, border: Operand | None, code: int
+) -> None:
+    """The prepared model has the very number there; beyond the grid the integers can't follow."""
+    value = float(border.data.reshape(())) if isinstance(border, FloatConst) else 0.0
+    if np.isinf(value) or bool(in_range(np.float32(value), x.scale, x.dtype)):
+        return
+    ctx.report(
+        "pad_saturated",
+        f"{node.name}: the pad value {value:g} lies outside the range of its input's grid and "
+        f"becomes {code * x.scale:g}. Pad with a value of that range, or before the operator that "
+        "makes the input",
+        value=value,
+    )
 
 
 def _with_border(x: QValue, code: int, mode: str) -> QValue:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qtune.dtype import qint16
+from qtune.ops.reduce.stepwise import reduced
 from qtune.ops.spec import DecomposeBuilder
 
 ORDERS = (1.0, 2.0, math.inf)
@@ -33,12 +34,11 @@ def before_the_root(
     builder: DecomposeBuilder, x: Any, order: float, dims: Sequence[int] | None, keepdim: bool
 ) -> Any:
     """What the norm is the root of (order 2), or the norm itself; qint16 where it has a scale."""
-    along = {"dim": dims, "keepdim": keepdim}
     if order == 2:
         square = builder.call("mul", (x, x), part="square", forced_dtype=qint16)
-        return builder.call("sum", (square,), along, part="sum", forced_dtype=qint16)
+        return reduced(builder, "sum", square, dims, part="sum", keepdim=keepdim)
     size = builder.call("abs", (x,), part="abs")
     if order == 1:
-        return builder.call("sum", (size,), along, part="sum", forced_dtype=qint16)
+        return reduced(builder, "sum", size, dims, part="sum", keepdim=keepdim)
     every = tuple(range(len(builder.shape(x)))) if dims is None else dims
     return builder.call("amax", (size,), {"dim": every, "keepdim": keepdim}, part="max")

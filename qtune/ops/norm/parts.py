@@ -17,6 +17,7 @@ import torch
 
 from qtune.dtype import QuantDType, qint16
 from qtune.ops.kernel import Builder, LowerCall
+from qtune.ops.reduce.stepwise import reduced
 from qtune.ops.registry import spec as registry_spec
 from qtune.ops.spec import Bound, DecomposeBuilder
 
@@ -32,8 +33,7 @@ def standardized(
 
 def centered(builder: DecomposeBuilder, x: Any, dims: tuple[int, ...]) -> Any:
     """``x - mean`` over ``dims``, qint16."""
-    along = {"dim": dims, "keepdim": True}
-    average = builder.call("mean", (x,), along, part="mean", forced_dtype=qint16)
+    average = reduced(builder, "mean", x, dims, part="mean")
     return builder.call("sub", (x, average), part="sub", forced_dtype=qint16)
 
 
@@ -41,9 +41,8 @@ def by_root_mean_square(
     builder: DecomposeBuilder, x: Any, dims: tuple[int, ...], eps: float, *, last: bool
 ) -> Any:
     """``x / sqrt(mean(x * x) + eps)`` over ``dims``; ``last`` if no part follows."""
-    along = {"dim": dims, "keepdim": True}
     square = builder.call("mul", (x, x), part="square", forced_dtype=qint16)
-    power = builder.call("mean", (square,), along, part="var", forced_dtype=qint16)
+    power = reduced(builder, "mean", square, dims, part="var")
     inverse = builder.call("rsqrt", (power,), {"eps": eps}, part="rsqrt", forced_dtype=qint16)
     return builder.call("mul", (x, inverse), part="mul", forced_dtype=None if last else qint16)
 

@@ -11,6 +11,7 @@ from qtune.dtype import QuantDType, qint16
 from qtune.ops.norm.distance import dims_of
 from qtune.ops.norm.parts import centered, random_rows
 from qtune.ops.reduce.reducing import axes_of
+from qtune.ops.reduce.stepwise import reduced
 from qtune.ops.spec import Bound, DecomposeBuilder, Sample
 
 
@@ -48,10 +49,12 @@ def variance(builder: DecomposeBuilder, bound: Bound, dtype: QuantDType | None =
         )
     difference = centered(builder, x, dims)
     square = builder.call("mul", (difference, difference), part="square", forced_dtype=qint16)
-    along = {"dim": dims, "keepdim": attrs["keepdim"]}
+    keepdim = attrs["keepdim"]
     if attrs["correction"] == 0:
-        return builder.call("mean", (square,), along, part="var", forced_dtype=dtype)
-    total = builder.call("mean", (square,), along, part="var_mean", forced_dtype=qint16)
+        return reduced(
+            builder, "mean", square, dims, part="var", keepdim=keepdim, forced_dtype=dtype
+        )
+    total = reduced(builder, "mean", square, dims, part="var_mean", keepdim=keepdim)
     factor = count / (count - attrs["correction"])
     return builder.call("mul", (total, factor), part="var", forced_dtype=dtype)
 

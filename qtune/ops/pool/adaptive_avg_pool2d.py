@@ -16,8 +16,18 @@ from qtune.ops.pool.averaging import average, float_kernel_of
 from qtune.ops.pool.limits import adaptive_march
 from qtune.ops.pool.spatial import on_maps
 from qtune.ops.pool.windows import Windows, adaptive_windows, pair
+from qtune.ops.reduce.stepwise import reduced
 from qtune.ops.registry import register
-from qtune.ops.spec import Bound, FunctionTarget, ModuleTarget, OpSpec, Rule, Sample
+from qtune.ops.spec import (
+    Bound,
+    DecomposeBuilder,
+    FunctionTarget,
+    ModuleTarget,
+    OpSpec,
+    Rule,
+    Sample,
+    Steps,
+)
 
 
 def _bind(input: Any, output_size: Any) -> Bound:
@@ -84,6 +94,14 @@ def _sample(rng: np.random.Generator) -> Sample:
     return Sample((shape,), {"output_size": size})
 
 
+def _is_global(attrs: Attrs, shapes: Sequence[Any]) -> bool:
+    return tuple(attrs["output_size"]) == (1, 1)
+
+
+def _means(builder: DecomposeBuilder, bound: Bound) -> Any:
+    return reduced(builder, "mean", bound.tensors[0], (-2, -1), part="mean", forced_dtype=None)
+
+
 register(
     OpSpec(
         name="adaptive_avg_pool2d",
@@ -102,6 +120,7 @@ register(
         ),
         march=adaptive_march(),
         flops=flops,
+        steps=Steps(_is_global, _means),
         sample=_sample,
         doc="averages to a given size",
     )

@@ -40,23 +40,49 @@ def cell_spec(
 
     ``functions``: torch's functions for it, and the attributes that tell which one it is.
     """
+    decompose = _decomposer(step_of, states)
+    own = next(iter(functions.values()))
+    return OpSpec(
+        name=name,
+        family="recurrent",
+        rule=Rule.DECOMPOSED,
+        roles=("input", *("h_0", "c_0")[:states], *_PARAMS),
+        targets=(
+            ModuleTarget(cls, _bind_module(states, tuple(own)), {name: name for name in _PARAMS}),
+            *(FunctionTarget(f, _bind_function(states, attrs)) for f, attrs in functions.items()),
+        ),
+        float_kernel=_float_kernel(function_of, states),
+        lower=lower_by_parts(decompose),
+        decompose=decompose,
+        march=limits.NOT_BERNOULLI,
+        flops=_flops(states, gates),
+        sample=_sampler(states, gates, own),
+        doc=doc,
+    )
 
+
+def _bind_module(states: int, attributes: Sequence[str]) -> Callable[..., Bound]:
     def bind(module: nn.RNNCellBase, input: Any, hx: Any = None) -> Bound:
         given = tuple(hx) if states == 2 and hx is not None else (hx,) * states
-        attrs: dict[str, Any] = {"hidden_size": module.hidden_size}
-        if name == "rnn_cell":
-            attrs["nonlinearity"] = module.nonlinearity
+        attrs = {key: getattr(module, key) for key in ("hidden_size", *attributes)}
         return Bound((input, *given, None, None, None, None), attrs)
 
-    def bind_function(own: Mapping[str, Any]) -> Callable[..., Bound]:
-        def call(
-            input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
-        ) -> Bound:
-            given = tuple(hx) if states == 2 else (hx,)
-            return Bound((input, *given, w_ih, w_hh, b_ih, b_hh), {"hidden_size": None, **own})
+    return bind
 
-        return call
 
+def _bind_function(states: int, own: Mapping[str, Any]) -> Callable[..., Bound]:
+    def bind(
+        input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None
+    ) -> Bound:
+        given = tuple(hx) if states == 2 else (hx,)
+        return Bound((input, *given, w_ih, w_hh, b_ih, b_hh), {"hidden_size": None, **own})
+
+    return bind
+
+
+def _float_kernel(
+    function_of: Callable[[Mapping[str, Any]], Callable[..., Any]], states: int
+) -> Callable[..., Any]:
     def float_kernel(input: torch.Tensor, *tensors: Any, **attrs: Any) -> Any:
         given, weights = list(tensors[:states]), tensors[states:]
         if given[0] is None:
@@ -69,6 +95,12 @@ def cell_spec(
             return result.squeeze(0) if alone else result
         return tuple(t.squeeze(0) if alone else t for t in result)
 
+    return float_kernel
+
+
+def _decomposer(
+    step_of: Callable[[Mapping[str, Any]], Step], states: int
+) -> Callable[[DecomposeBuilder, Bound], Any]:
     def decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
         x, *rest = bound.tensors
         given, weights = tuple(rest[:states]), rest[states:]
@@ -78,34 +110,26 @@ def cell_spec(
         state = step_of(bound.attrs)(cell, cell.from_input(x), given)
         return state[0] if states == 1 else state
 
+    return decompose
+
+
+def _flops(states: int, gates: int) -> Callable[..., int]:
     def flops(attrs: Mapping[str, Any], inputs: Sequence[Any], output: tuple[int, ...]) -> int:
         hidden = (inputs[2 + states] or (0, 0))[1]
         rows = int(np.prod(inputs[0][:-1], dtype=np.int64))
         return rows * gates * hidden * (inputs[0][-1] + hidden)
 
+    return flops
+
+
+def _sampler(
+    states: int, gates: int, own: Mapping[str, Any]
+) -> Callable[[np.random.Generator], Sample]:
     def sample(rng: np.random.Generator) -> Sample:
         batch, features, hidden = (int(v) for v in rng.integers(1, 6, 3))
-        attrs: dict[str, Any] = {"hidden_size": hidden}
-        if name == "rnn_cell":
-            attrs["nonlinearity"] = "tanh"
         rows = gates * hidden
         weights = ((rows, features), (rows, hidden), (rows,), (rows,))
-        return Sample(((batch, features), *((batch, hidden),) * states, *weights), attrs)
+        shapes = ((batch, features), *((batch, hidden),) * states, *weights)
+        return Sample(shapes, {"hidden_size": hidden, **own})
 
-    return OpSpec(
-        name=name,
-        family="recurrent",
-        rule=Rule.DECOMPOSED,
-        roles=("input", *("h_0", "c_0")[:states], *_PARAMS),
-        targets=(
-            ModuleTarget(cls, bind, {name: name for name in _PARAMS}),
-            *(FunctionTarget(f, bind_function(own)) for f, own in functions.items()),
-        ),
-        float_kernel=float_kernel,
-        lower=lower_by_parts(decompose),
-        decompose=decompose,
-        march=limits.NOT_BERNOULLI,
-        flops=flops,
-        sample=sample,
-        doc=doc,
-    )
+    return sample

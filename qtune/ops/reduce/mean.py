@@ -17,6 +17,7 @@ from qtune.ops.reduce.reducing import (
     run_as,
     sample_reduction,
 )
+from qtune.ops.reduce.stepwise import steps_of
 from qtune.ops.registry import register
 from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, OpSpec, Rule
 
@@ -48,6 +49,7 @@ register(
         ),
         march=limits.MEAN,
         flops=input_elements,
+        steps=steps_of("mean"),
         sample=sample_reduction,
         doc="mean along dimensions",
     )

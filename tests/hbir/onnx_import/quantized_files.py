@@ -130,7 +130,7 @@ def graph_of(
     opset: int = 21,
     result: tuple[Any, ...] | None = None,
 ) -> onnx.ModelProto:
-    """A model with the float input ``x`` and the output ``y`` (of the same shape, or ``result``)."""
+    """A model with the float input ``x`` and the output ``y`` (of its shape, or ``result``)."""
     graph = onnx.helper.make_graph(
         nodes,
         "net",

@@ -53,11 +53,3 @@ def test_operations_are_named_objects():
     assert conv.inputs[0].quant_dtype == "qint8"
     assert [item.constant for item in conv.inputs][:2] == [False, True]
     assert conv.outputs[0].shape == (2, 8, 8, 8)
-
-
-def test_what_is_not_done_is_named():
-    module = qat_module()
-    with pytest.raises(NotImplementedError, match="precision_config"):
-        module.precision_config  # noqa: B018
-    with pytest.raises(NotImplementedError, match=r"Module\.parse"):
-        module.parse("module {}")

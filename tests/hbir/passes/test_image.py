@@ -266,6 +266,26 @@ def test_colour_conversion_needs_int16_weights():
             ArgumentError,
             "mean must hold 3 numbers",
         ),
+        *(
+            (
+                lambda a, mean=mean: a.insert_image_preprocess(
+                    "skip", mean=mean, image_layout="NCHW"
+                ),
+                ArgumentError,
+                "mean must hold 3 numbers",
+            )
+            for mean in (["a", "b", "c"], [float("nan")] * 3, None)
+        ),
+        (
+            lambda a: a.insert_image_preprocess("skip", divisor="255", image_layout="NCHW"),
+            ArgumentError,
+            "divisor must be a number, got '255'",
+        ),
+        (
+            lambda a: a.insert_image_preprocess("skip", is_signed="no", image_layout="NCHW"),
+            ArgumentError,
+            "is_signed must be True or False, got 'no'",
+        ),
         (lambda a: a.insert_rle(), NotImplementedError, "insert_rle"),
         (
             lambda a: a.function.outputs[0].insert_image_convert("nv12"),

@@ -142,8 +142,14 @@ def test_misuse_names_argument_and_remedy():
     argument = module[0].inputs[0]
     with pytest.raises(ArgumentError, match=r"'image'.*each of 0\.\.3 once, got \(0, 1\)"):
         argument.insert_transpose((0, 1))
-    with pytest.raises(ArgumentError, match=r"dimensions 0\.\.3, got dim=4"):
-        argument.insert_split(4)
+    for order in (None, "0312", [0.0, 3.0, 1.0, 2.0], [True, 0, 2, 3]):
+        with pytest.raises(ArgumentError, match=r"'image'.*each of 0\.\.3 once"):
+            argument.insert_transpose(order)
+    for dim in (4, None, 1.5):
+        with pytest.raises(ArgumentError, match=rf"dimensions 0\.\.3, got dim={dim}"):
+            argument.insert_split(dim)
+    with pytest.raises(ArgumentError, match="renamed to 3: names are texts"):
+        argument.name = 3
     wide = relu_module((2, 300))[0].inputs[0]
     with pytest.raises(ArgumentError, match="300 indices, and a function has at most 256 inputs"):
         wide.insert_split(1)

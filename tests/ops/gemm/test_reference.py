@@ -65,6 +65,13 @@ def test_conv_equals_the_literal_loop(attrs: dict[str, Any]) -> None:
     np.testing.assert_array_equal(reference.conv(attrs, x, w), naive_conv(attrs, x, w))
 
 
+def test_an_empty_batch_gives_an_empty_result() -> None:
+    x, w = np.zeros((0, 4, 5, 6), dtype=np.int64), np.zeros((4, 2, 3, 2), dtype=np.int64)
+    assert reference.conv(CONVS[1], x, w).shape == (0, 4, 3, 5)
+    attrs = {**CONVS[1], "output_padding": (0, 0)}
+    assert reference.conv_transpose(attrs, x, w).shape == (0, 4, 8, 7)
+
+
 @pytest.mark.parametrize("extra", [(0, 0), (1, 0)])
 @pytest.mark.parametrize("attrs", CONVS[:2])
 def test_conv_transpose_equals_the_literal_loop(

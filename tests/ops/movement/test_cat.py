@@ -85,3 +85,20 @@ def test_masks_and_indices_are_joined_as_they_are() -> None:
     line = build("cat", [ids, ids], {"dim": 0}, qint8, scales=[1.0, 1.0])
     assert "Requantize" not in [node.op_type for node in line.quantized.model.graph]
     assert line.integer_results([ids, ids])[0].tolist() == torch.cat([ids, ids]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "output", "words"),
+    [
+        ([(1, 2)] * 1024, (1, 131071), None),
+        ([(1, 2)] * 1025, (1, 2050), "1025 inputs; at most 1024"),
+        ([(1, 65536)] * 2, (1, 131072), "sizes below 131072"),
+    ],
+)
+def test_nash_limits_the_number_of_inputs_and_the_sizes(
+    shapes: list[tuple[int, ...]], output: tuple[int, ...], words: str | None
+) -> None:
+    (rule,) = (rule for rule in spec("cat").march if "nash" in rule.series)
+    assert rule.check is not None
+    found = rule.check({"dim": 1}, shapes, output)
+    assert found is None if words is None else words in str(found)

@@ -61,6 +61,7 @@ class CalibratingBuilder:
         *,
         part: str,
         forced_dtype: QuantDType | None = None,
+        bounds: tuple[float, float] | None = None,
     ) -> Part:
         entry, attrs, dtype = spec(op_name), attrs or {}, forced_dtype or self.out
         assert entry.float_kernel is not None

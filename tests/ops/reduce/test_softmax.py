@@ -19,6 +19,7 @@ from tests.ops.elementwise.rig import randn
 from .decomposing import CalibratingBuilder, Decomposed
 
 X = randn(4, 3, 17, scale=3.0)
+
 ALONG_LAST = {"dim": -1, "dtype": None}
 
 
