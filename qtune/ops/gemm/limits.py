@@ -136,8 +136,8 @@ def _transpose_nash(
     if any(s >= k for s, k in zip(attrs["stride"], kernel, strict=True)):
         return (
             f"the stride {attrs['stride']} must be smaller than the kernel {tuple(kernel)}; pad "
-            "the weight with zeros to a larger kernel (the result is the same after cropping), or use "
-            "interpolate and a convolution"
+            "the weight with zeros to a larger kernel (the result is the same after cropping), or "
+            "use interpolate and a convolution"
         )
     batch = (shapes[0] or (0,))[0]
     if batch > 128:
