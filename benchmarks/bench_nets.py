@@ -3,7 +3,7 @@
 Run by hand: ``python benchmarks/bench_nets.py [threads] [batch] [net]``. ResNet-18 and
 MobileNetV2 with random weights; ONNX Runtime runs the QDQ file that its own static quantizer made
 of the same net, after its own pre-processing (without that its file runs three times slower).
-All runs are taken in turn, medians, and each ratio is also the median over the turns.
+Medians of a process each, taken in turn; each ratio is the median over the turns.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -133,48 +134,78 @@ def onnxruntime_int8(model: nn.Module, images: torch.Tensor, threads: int) -> Ca
     return lambda: session.run(None, {"x": array})
 
 
-def in_turn(runs: dict[str, Callable[[], Any]], threads: int) -> dict[str, list[float]]:
-    """Seconds of each run, taken in turn: of the processor for one thread, else of the clock."""
+PEERS = ("emulated integers", "torch float32 eager", "onnxruntime int8")
+ROUNDS = 3
+
+
+def run_of(peer: str, model: nn.Module, images: torch.Tensor, threads: int) -> Callable[[], Any]:
+    """One forward of a peer."""
+    if peer == PEERS[0]:
+        return emulated(model, images)
+    if peer == PEERS[1]:
+        return lambda: model(images)
+    return onnxruntime_int8(model, images, threads)
+
+
+def measure(name: str, batch: int, threads: int, peer: str) -> float:
+    """Median seconds of a forward in this process, the first ones left out."""
+    torch.set_num_threads(threads)
+    logging.disable(logging.WARNING)
+    torch.manual_seed(0)
+    model = NETS[name]().eval()
+    shape = (batch, 3, 224, 224)
+    images = torch.from_numpy(np.random.default_rng(0).normal(size=shape).astype(np.float32))
     clock = time.process_time if threads == 1 else time.perf_counter
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(REPEATS):
-        for name, run in runs.items():
+    times = []
+    with torch.no_grad():
+        run = run_of(peer, model, images, threads)
+        for _ in range(REPEATS):
             start = clock()
             run()
-            times[name].append(clock() - start)
-    return {name: found[2:] for name, found in times.items()}
+            times.append(clock() - start)
+    return statistics.median(times[3:])
 
 
-def report(name: str, model: nn.Module, batch: int, threads: int) -> None:
-    """Print one net at one batch."""
-    images = torch.from_numpy(
-        np.random.default_rng(0).normal(size=(batch, 3, 224, 224)).astype(np.float32)
-    )
-    runs = {
-        "emulated integers": emulated(model, images),
-        "torch float32 eager": lambda: model(images),
-        "onnxruntime int8": onnxruntime_int8(model, images, threads),
-    }
-    with torch.no_grad():
-        times = in_turn(runs, threads)
-    own = times["emulated integers"]
+def report(name: str, batch: int, threads: int) -> None:
+    """Print one net at one batch: peers in turn, each in a process of its own.
+
+    Idle threads of one peer spin for a while and would take the other's core.
+    """
+    found: dict[str, list[float]] = {peer: [] for peer in PEERS}
+    for _ in range(ROUNDS):
+        for peer in PEERS:
+            command = [
+                sys.executable,
+                "-W",
+                "ignore",
+                __file__,
+                str(threads),
+                str(batch),
+                name,
+                peer,
+            ]
+            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            found[peer].append(float(out.split()[-1]))
     print(f"{name}, batch {batch}, {threads} thread(s)")
-    for what, found in times.items():
-        ratio = statistics.median(f / o for f, o in zip(found, own, strict=True))
-        print(f"  {what:22}{1e3 * statistics.median(found):9.1f} ms{ratio:8.2f} x integers' time")
+    for peer, times in found.items():
+        ratio = statistics.median(t / own for t, own in zip(times, found[PEERS[0]], strict=True))
+        print(f"  {peer:22}{1e3 * statistics.median(times):9.1f} ms{ratio:8.2f} x integers' time")
+
+
+NETS = {"ResNet-18": ResNet18, "MobileNetV2": MobileNetV2}
 
 
 def main() -> None:
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     batches = [int(sys.argv[2])] if len(sys.argv) > 2 else [1, 8]
-    torch.set_num_threads(threads)
-    logging.disable(logging.WARNING)
-    print(provenance())
     wanted = sys.argv[3] if len(sys.argv) > 3 else ""
-    for name, make in (("ResNet-18", ResNet18), ("MobileNetV2", MobileNetV2)):
-        torch.manual_seed(0)
+    if len(sys.argv) > 4:
+        print(measure(wanted, batches[0], threads, sys.argv[4]))
+        return
+    print(provenance())
+    for name in NETS:
         for batch in batches if wanted in name else []:
-            report(name, make().eval(), batch, threads)
+            report(name, batch, threads)
 
 
 if __name__ == "__main__":
