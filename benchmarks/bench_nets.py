@@ -112,8 +112,13 @@ def emulated(model: nn.Module, images: torch.Tensor) -> Callable[[], Any]:
     return lambda: function(images)
 
 
-def onnxruntime_int8(model: nn.Module, images: torch.Tensor, threads: int) -> Callable[[], Any]:
-    """ONNX Runtime's static QDQ quantization of the model (uint8 activations, int8 weights)."""
+def onnxruntime_int8(
+    model: nn.Module, images: torch.Tensor, threads: int, *, preprocess: bool
+) -> Callable[[], Any]:
+    """ONNX Runtime's static QDQ quantization of the model (uint8 activations, int8 weights).
+
+    ``preprocess``: after its own pre-processing, which folds batch norms; else of the raw export.
+    """
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plain, ready, quantized = (Path(folder, f"{n}.onnx") for n in ("float", "ready", "int8"))
@@ -121,7 +126,10 @@ def onnxruntime_int8(model: nn.Module, images: torch.Tensor, threads: int) -> Ca
             model, (images[:1],), str(plain), input_names=["x"], output_names=["y"],
             dynamic_axes={"x": {0: "n"}, "y": {0: "n"}}, dynamo=False,
         )  # fmt: skip
-        quant_pre_process(plain, ready)
+        if preprocess:
+            quant_pre_process(plain, ready)
+        else:
+            ready = plain
         quantize_static(
             ready, quantized, _Images(images[:2]), quant_format=QuantFormat.QDQ,
             per_channel=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
@@ -134,7 +142,12 @@ def onnxruntime_int8(model: nn.Module, images: torch.Tensor, threads: int) -> Ca
     return lambda: session.run(None, {"x": array})
 
 
-PEERS = ("emulated integers", "torch float32 eager", "onnxruntime int8")
+PEERS = (
+    "emulated integers",
+    "torch float32 eager",
+    "onnxruntime int8",
+    "onnxruntime int8, raw",
+)
 ROUNDS = 3
 
 
@@ -144,7 +157,7 @@ def run_of(peer: str, model: nn.Module, images: torch.Tensor, threads: int) -> C
         return emulated(model, images)
     if peer == PEERS[1]:
         return lambda: model(images)
-    return onnxruntime_int8(model, images, threads)
+    return onnxruntime_int8(model, images, threads, preprocess=peer == PEERS[2])
 
 
 def measure(name: str, batch: int, threads: int, peer: str) -> float:
