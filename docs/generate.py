@@ -249,12 +249,14 @@ The {{count}} operators of the registry (`qtune/ops/<family>/<operator>.py`, one
 * *torch spellings*: `F` is `torch.nn.functional`; `.name` is a method of a tensor. Python's
   operators (`a + b`, `x[i]`) are the functions of `operator`; `getattr` is `x.T` and its like.
 * A column for each series of marches: dtypes of quantized inputs → dtypes of the result, `–` where
-  it has no such operator, `*` where it also limits shapes or attributes. A dtype that a march lacks
-  is replaced in prepare, with the reason; `f16` is for nash-p, nash-h and nash-b. Tensors have up
-  to 4 dimensions on bernoulli, else 10.
+  it has no such operator, `*` where it also limits shapes or attributes. An integer dtype
+  that a march lacks is replaced in prepare, with the reason; `f16` is for nash-p, nash-h and
+  nash-b. Tensors have up to 4 dimensions on bernoulli, else 10.
 * *HBIR operators*: those that the file owns, standard ONNX or of the domain `qtune` (hbir.md).
 
-Anything else in a model stays float; `prepare(...).float_ops` lists it with the reason.
+Anything else in a model stays float; `prepare(...).float_ops` lists it with the reason. `export`
+takes the operators of this page only, float ones among them; what is not here has to stay outside
+of the exported model.
 """
 _UNCOVERED_INTRO = """## What stays float
 
@@ -305,7 +307,10 @@ nodes = [
 ]
 info = helper.make_tensor_value_info
 graph = helper.make_graph(
-    nodes, "net", [info("x", 1, ["n", 4])], [info("y", 1, ["n", 4])],
+    nodes,
+    "net",
+    [info("x", 1, ["n", 4])],
+    [info("y", 1, ["n", 4])],
     [numpy_helper.from_array(np.float32(0.1), "s"), numpy_helper.from_array(np.int8(-5), "z")],
 )
 onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), "net.onnx")
@@ -315,6 +320,11 @@ integers = compiler.convert(module, "nash-e")
 print(integers[0].feed({{"x": np.array([[-3.0, 0.25, 1.0, 99.0]], np.float32)}}))
 ```
 
+* onnxruntime's own quantizer makes such files: `quantize_static(source, target, data, quant_format=
+  QuantFormat.QDQ)`, best after its `quant_pre_process`, which folds batch norms. A plain float file
+  converts too, but wholly in float: quantize it first.
+* A call takes and gives flat lists (an exported module has the float model's own containers);
+  `feed` takes and gives dicts by name.
 * Any opset is brought to ours, functions are replaced by their bodies, constants are folded. Sizes
   must be known: a symbolic first size is a free batch, others are given as `input_shapes`.
 * A pair of QuantizeLinear and DequantizeLinear is one grid. Imported nodes round ties to even, as
@@ -327,8 +337,7 @@ print(integers[0].feed({{"x": np.array([[-3.0, 0.25, 1.0, 99.0]], np.float32)}})
   DequantizeLinear are weights on that grid. Anything else is refused with the node's name.
 * An operator between a DequantizeLinear and a QuantizeLinear that has no integer form (or, like a
   bilinear resize of codes with a zero point, none of its dtype) runs in float on the CPU, as the
-  file says; the conversion report lists it. A product of two activations that both have a zero
-  point needs a march with int16 x int16.
+  file says; the conversion report lists it.
 * Limits on dtypes are checked for every operator, limits on shapes for convolutions, linear layers,
   matmul and pools.
 

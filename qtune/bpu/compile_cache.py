@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,23 @@ def cache_file(
     root = Path(folder)
     if root.exists() and not root.is_dir():
         raise ArgumentError(f"compile: cache_path={str(folder)!r} is a file; give a folder")
+    _make(root)
     settings = json.dumps([march, options, __version__], sort_keys=True)
     digest = hashlib.sha256(module + b"\0" + settings.encode()).hexdigest()
     return root / f"{digest}{suffix}"
+
+
+def _make(root: Path) -> None:
+    """Make the folder and write to it, before the work that it is to keep is done."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise ArgumentError(
+            f"compile: cache_path={str(root)!r} can't be written to ({error.strerror}); give a "
+            "folder that can be made or written, or cache_mode='disable'"
+        ) from error
 
 
 def fetch(cached: Path, target: Path, program: Any) -> Any:

@@ -46,10 +46,12 @@ class Conversion(GraphBuilder):
         march: str,
         high_precision_qpp: bool = False,
         level: int | None = None,
+        is_imported: bool = False,
     ) -> None:
         super().__init__(name)
         self.march = march
         self.level = level
+        self.is_imported = is_imported
         self.high_precision_qpp = high_precision_qpp or level is not None
         self.fuses_requantize = not high_precision_qpp
         self.notes: list[Note] = []

@@ -19,13 +19,14 @@ from qtune.bpu.march_check import MarchCheck
 from qtune.bpu.walk import BORDER, Walk
 from qtune.errors import ArgumentError, ConvertError
 from qtune.hbir.attributes import dump_facts
-from qtune.hbir.builder import META_MARCH, META_STAGE
+from qtune.hbir.builder import META_IMPORTED, META_MARCH, META_STAGE
 from qtune.hbir.module import META_REPORT, HbirModule
 from qtune.hbir.precision import PrecisionConfig
 from qtune.hbir.verify import verify
 from qtune.march import March, as_march, get_march
 from qtune.modes import CONSISTENCY_MARCHES, level_on
 from qtune.report.files import write_text
+from qtune.report.screen import show
 
 _log = logging.getLogger(__name__)
 
@@ -39,13 +40,18 @@ def convert(
 ) -> HbirModule:
     """Return the integer module for ``march`` (default: the one set); ``module`` stays as it is.
 
-    ``advice`` logs, and ``advice_path`` writes as JSON, where each operator runs and why; also
+    ``advice`` prints, and ``advice_path`` writes as JSON, where each operator runs and why; also
     where the conversion is refused. ``result.report`` lists what stays float and whatever else was
     noted. Raises ``ConvertError`` with one line for everything that can't be converted: operator,
     reason, remedy.
     """
     if options:
         raise ArgumentError(f"convert takes no option {', '.join(sorted(options))}")
+    if not isinstance(advice, bool):
+        raise ArgumentError(
+            f"convert: advice must be True or False, got {advice!r}; advice_path is the file to "
+            "write to, and a share of the time is an option of compile"
+        )
     target = get_march() if march is None else as_march(march)
     _check_source(module)
     verify(module.model, "qat")
@@ -85,7 +91,8 @@ def _walk(module: HbirModule, target: March) -> tuple[Conversion, list[Violation
     source = module.model
     level = level_on(module.consistency_level, target, "convert")
     separate = module._high_precision_qpp and target in CONSISTENCY_MARCHES
-    ctx = Conversion(source.graph.name or "forward", target.value, separate, level)
+    imported = source.metadata_props.get(META_IMPORTED) == "1"
+    ctx = Conversion(source.graph.name or "forward", target.value, separate, level, imported)
     walk = Walk(source, ctx)
     walk.precise = _precise_groups(module, target)
     walk.run()
@@ -142,6 +149,6 @@ def _log_report(module: HbirModule) -> None:
 
 def _advise(items: list[dict[str, Any]], advice: bool, advice_path: str) -> None:
     if advice:
-        _log.info("convert advice: %s", json.dumps(items, indent=1))
+        show(json.dumps(items, indent=1))
     if advice_path:
         write_text(advice_path, json.dumps(items, indent=1))

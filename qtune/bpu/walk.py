@@ -13,13 +13,12 @@ from qtune.arith.quantize import dequantize
 from qtune.bpu.advice import Violation, float16_ops, is_float16_value
 from qtune.bpu.annotate import annotate
 from qtune.bpu.context import STAYS_FLOAT, Conversion, Note
-from qtune.dtype import float16, qint8, quant_dtype
+from qtune.dtype import float16, quant_dtype
 from qtune.errors import ConvertError, MarchError
 from qtune.hbir.attributes import node_attributes
 from qtune.hbir.builder import (
     META_DTYPE,
     META_GROUP,
-    META_IMPORTED,
     META_OP,
     META_REASON,
     META_RESULT,
@@ -39,12 +38,11 @@ from qtune.ops.kernel import (
     QConst,
     QValue,
 )
+from qtune.ops.quant.codes import march_dtype
 from qtune.ops.quant.emit import emit_quantize
 from qtune.ops.registry import kernel as find_kernel
 
 _QUANTIZED = (QValue, QConst, Pending)
-_BYTE = 255
-"""Largest distance of two codes of 8 bits."""
 OUTSIDE = "it lies outside the quantized region: its inputs are float"
 KEPT = "precision_config keeps it float"
 TABLE_BY_NOW = "export made it a look-up table; prepare it with hybrid=True and a hybrid_dict"
@@ -79,7 +77,6 @@ class Walk:
         self._makers: dict[ir.Value, str] = {}
         self._implicit: dict[ir.Value, frozenset[Violation]] = {}
         self._float16 = float16_ops(source.graph)
-        self._is_imported = source.metadata_props.get(META_IMPORTED) == "1"
         self._names = frozenset(map(_op, source.graph))
         self._reasons = {
             _op(node): node.metadata_props[META_REASON]
@@ -293,9 +290,7 @@ class Walk:
 
     def _traffic_dtype(self, codes: QValue) -> str:
         """The dtype that counts for the march: 8 bits less an imported zero point are int8."""
-        low, high = codes.code_min, codes.code_max
-        is_byte = low is not None and high is not None and high - low <= _BYTE
-        return qint8.name if self._is_imported and is_byte else codes.dtype.name
+        return march_dtype(codes, self.ctx.is_imported).name
 
     def _traffic(self, node: ir.Node) -> Traffic:
         found = self.traffic.setdefault(_op(node), Traffic())

@@ -20,13 +20,15 @@ from qtune.nn.qat.op import QATOp
 def call_counts(model: PreparedModel, inputs: Inputs) -> dict[str, int]:
     """Runs of every operator, and of every float layer that is no operator, on ``inputs``.
 
+    The time steps of a recurrent layer are one run of its parts.
+
     The model runs once, in float, and is left as it was: states, flags, hooks, random state. A
     model whose forward took a branch for training can't run in eval mode; its recorded calls are
     counted.
     """
     modules = dict(countable(model))
     if _is_for_training(model):
-        return _recorded_counts(model, modules)
+        return _as_the_user_calls(model, _recorded_counts(model, modules))
     calls: Counter[str] = Counter()
     handles: list[Any] = []
 
@@ -41,7 +43,17 @@ def call_counts(model: PreparedModel, inputs: Inputs) -> dict[str, int]:
     finally:
         for handle in handles:
             handle.remove()
-    return {name: calls[name] for name in modules}
+    return _as_the_user_calls(model, {name: calls[name] for name in modules})
+
+
+def _as_the_user_calls(model: PreparedModel, counts: dict[str, int]) -> dict[str, int]:
+    """Runs of parts, divided by how often one call of their layer runs them."""
+    nodes = Counter(op.name for _, op in model.operators())
+    calls = model.calls()
+    return {
+        name: count * calls[name] // nodes[name] if name in calls else count
+        for name, count in counts.items()
+    }
 
 
 def _is_for_training(model: PreparedModel) -> bool:

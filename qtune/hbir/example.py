@@ -32,6 +32,9 @@ _FACTORIES = frozenset(
 )  # fmt: skip
 """torch's functions that look at the shape and dtype of their first argument only."""
 
+_OF_DTYPE = frozenset({"is_floating_point", "is_complex", "is_signed", "element_size"})
+"""torch's questions about a dtype, which a module's inputs and operators fix."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
@@ -158,7 +161,8 @@ def _name(node: fx.Node) -> str:
 
 
 def _is_shape(node: fx.Node) -> bool:
-    return node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device")
+    is_attribute = node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device")
+    return is_attribute or _name(node) in _OF_DTYPE
 
 
 def _in_place(node: fx.Node) -> bool:

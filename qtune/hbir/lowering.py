@@ -39,6 +39,9 @@ from qtune.ops.quant.fake_quant import emit_fake_quant
 from qtune.ops.spec import ModuleTarget, OpSpec, Rule
 from qtune.quantizers.fake_cast import FakeCast
 
+NO_FLOAT_FORM = (
+    "hybrid=True and stubs keep it float, but a module holds operators of the registry only. "
+)
 _CALLS = ("call_module", "call_function", "call_method")
 
 
@@ -151,7 +154,10 @@ class Lowering:
             kind = type(module).__name__ if module is not None else _called(node)
             reason = node.meta.get("float_reason") or "the registry has no operator for it"
             where = call_site(node.meta)
-            return f"{name} ({kind}){where}: {reason}. Replace it, or move it out of the model"
+            hint = "" if found else NO_FLOAT_FORM
+            return (
+                f"{name} ({kind}){where}: {reason}. {hint}Replace it, or move it out of the model"
+            )
         spec, target = found
         own = () if module is None else (module,)
         bound = target.bind(*own, *self._resolve(node.args), **self._resolve(dict(node.kwargs)))

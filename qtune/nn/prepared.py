@@ -23,6 +23,11 @@ OUTSIDE_STUBS = "it lies outside QuantStub and DeQuantStub"
 """Reason of the operators that the user left out of the quantized region."""
 
 
+ORIGIN_CALL = "origin_call"
+"""Key of ``node.meta``: which call of the user's model a part of a decomposed operator comes from.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class FloatOp:
     """An operator on floating data that is not quantized: its name, what it is, and why.
@@ -88,6 +93,16 @@ class PreparedModel(GraphModel):
                 module = self.get_submodule(str(node.target))
                 if isinstance(module, QATOp):
                     yield node, module
+
+    def calls(self) -> dict[str, int]:
+        """How often the user's model calls each operator, in order of execution.
+
+        The steps of one recurrent layer are one call: prepare unrolled it over the same parts.
+        """
+        found: dict[str, set[str]] = {}
+        for node, op in self.operators():
+            found.setdefault(op.name, set()).add(node.meta.get(ORIGIN_CALL, node.name))
+        return {name: len(calls) for name, calls in found.items()}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

@@ -153,8 +153,9 @@ class ConvertContext(Builder, Protocol):
 
     ``level``: the consistency level, ``None``: unset. ``high_precision_qpp``: multipliers have 31
     bits instead of 15, as on every level. ``fuses_requantize``: a GEMM
-    does its own requantize; else its accumulator is a result. A rule never computes ``m`` and
-    ``n`` itself: ``multiplier``, ``multipliers`` and ``multipliers_over_shift`` of
+    does its own requantize; else its accumulator is a result. ``is_imported``: the module comes
+    from an ONNX file, whose zero points are carried as ranges of codes. A rule never computes ``m``
+    and ``n`` itself: ``multiplier``, ``multipliers`` and ``multipliers_over_shift`` of
     ``qtune.ops.quant.precision`` (``single`` and ``shared`` of ``qtune.ops.elementwise.scaling``)
     give them in the conversion's precision.
     """
@@ -163,6 +164,7 @@ class ConvertContext(Builder, Protocol):
     level: int | None
     high_precision_qpp: bool
     fuses_requantize: bool
+    is_imported: bool
 
     def report(self, kind: str, message: str, **details: Any) -> None:
         """Note something for the conversion report under the current operator's name."""

@@ -42,11 +42,12 @@ class OpView:
     ``name``: its name in the prepared model. ``scope``: path of the module whose forward called
     it; a rule for a prefix of either applies. ``roles``: names of its operands. ``producers``: per
     operand the name of the operator that makes it, ``None`` for a graph input, a scalar, an integer
-    tensor, an absent operand and the weight. ``constants``: operands that are float parameters,
-    buffers or constants other than the weight; they get a scale of their own. ``weight``: it has a
-    weight that is quantized per channel. ``group``: name of the last member of its fused group
-    (``""`` or its own name outside a group). ``is_model_output``: its result leaves the model as it
-    is. ``several_results``: it gives a tuple. ``dequantizes``: it is a DeQuantStub.
+    tensor, an absent operand and the weight. ``later_producers``: the same of the further calls of
+    a shared operator; they may come after it among the views. ``constants``: operands that are
+    float parameters, buffers or constants other than the weight; they get a scale of their own.
+    ``weight``: it has a weight that is quantized per channel. ``group``: name of the last member of
+    its fused group (``""`` or its own name outside a group). ``is_model_output``: its result leaves
+    the model as it is. ``several_results``: it gives a tuple. ``dequantizes``: it is a DeQuantStub.
     ``takes_float``: its operands come in float (QuantStub). ``fixed_scale``: the scale that the
     operator itself fixes for its result (``QuantStub(scale=...)``), on whatever dtype that gets.
     ``module_qconfig``: the nearest ``module.qconfig``, ``module_qconfig_path`` the module that has
@@ -68,6 +69,7 @@ class OpView:
     group: str = ""
     roles: tuple[str, ...] = ()
     producers: tuple[str | None, ...] = ()
+    later_producers: tuple[tuple[str | None, ...], ...] = ()
     constants: frozenset[int] = frozenset()
     consumers: tuple[str, ...] = ()
     is_model_output: bool = False

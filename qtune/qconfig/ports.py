@@ -18,6 +18,7 @@ FORCED = "inside a decomposed operator"
 FOLLOWS = "follows its producer"
 TABLE_REASON = "a table gives qint16 only from qint16"
 INT16_REASON = "a constant beside int16 inside a decomposed operator"
+MIXED = "one of the calls of this shared operator gives {}"
 FLOAT16_REASON = "an operator computes in float16, or in integers"
 
 
@@ -36,12 +37,15 @@ def plan_inputs(
     given: Mapping[str, PortDType | None],
     march: March,
     inner: Collection[str],
+    mixed: Mapping[tuple[str, int], PortDType],
 ) -> dict[int, Port]:
     """The operands that carry quantized numbers, by operand.
 
     An operand gets a fake-quantize of its own where its dtype is not the producer's, where a
     threshold is asked for it, and where it comes from a float operator or is a constant.
-    ``inner``: names of the fused group, between whose members nothing is quantized.
+    ``inner``: names of the fused group, between whose members nothing is quantized. ``mixed``:
+    operands that further calls of a shared operator give in float, and in which; one fake-quantize
+    serves all calls there.
     """
     ports = {}
     int16_inside = view.is_part and any(given.get(str(p)) == qint16 for p in view.producers)
@@ -52,7 +56,11 @@ def plan_inputs(
         have = Float.PORT if source is None else given[source]
         if have is not None:
             wide = int16_inside and index in view.constants and not view.is_gemm
-            ports[index] = _plan_input(view, index, config, have, march, len(inner) > 1, wide)
+            calls = mixed.get((view.name, index))
+            have = have if calls is None else calls
+            ports[index] = _plan_input(
+                view, index, config, have, march, len(inner) > 1, wide, calls is not None
+            )
     return ports
 
 
@@ -64,6 +72,7 @@ def _plan_input(
     march: March,
     fused: bool,
     wide: bool,
+    mixed: bool,
 ) -> Port:
     name = f"input-{index}"
     port = config.ports[view.name, name]
@@ -72,8 +81,9 @@ def _plan_input(
         asked, rule, why = qint16, FORCED, INT16_REASON
     fitted = fit_input(view, asked, march, index)
     source = "a constant" if index in view.constants else view.producers[index]
+    why = MIXED.format(have) if mixed else why
     reason = fitted.reason or why or _source_reason(source, have, fitted.dtype)
-    if fitted.dtype == have and port.threshold is None:
+    if fitted.dtype == have and port.threshold is None and not mixed:
         decision = _decision(view, name, asked, fitted.dtype, rule, reason) if reason else None
         return Port(fitted.dtype, None, decision)
     plan = PortPlan(fitted.dtype, port.constructor, rule, port.threshold)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from qtune.dtype import FloatDType, QuantDType, qint8, qint32
+from qtune.dtype import FloatDType, QuantDType, float16, qint8, qint32
 from qtune.errors import ArgumentError, QconfigError
 from qtune.march import March, get_march
 from qtune.ops.spec import Rule
@@ -16,6 +16,7 @@ from qtune.qconfig.march_check import dtype_refusal
 from qtune.qconfig.outputs import OutputChoice, choose_output, leaves_model
 from qtune.qconfig.plan import Decision, OpQuantPlan, OpView, PortPlan, Refusal, Resolution
 from qtune.qconfig.ports import Port, plan_inputs, plan_weight
+from qtune.qconfig.rules import input_ports
 from qtune.qconfig.setter import QconfigSetter, default_setter
 
 
@@ -28,18 +29,35 @@ def resolve(
     ``get_march()``. Rules, later ones winning: the reference qconfig; the templates in their
     order, unless an earlier one froze its setting; ``module.qconfig``, which stands alone. The
     last GEMM before the model's end (without a fused relu) has a high-precision output unless a
-    rule names it. What the march refuses is replaced by what it takes, and said in ``explanation``.
+    rule names it. Where the calls of a shared operator give an operand in float and in integers, it
+    gets one fake-quantize for all of them. What the march refuses is replaced by what it takes, and
+    said in ``explanation``.
     """
-    return _Resolver(demanded(views), setter or default_setter(), march or get_march()).run()
+    known, target = demanded(views), march or get_march()
+    mixed: dict[tuple[str, int], PortDType] = {}
+    while True:
+        resolver = _Resolver(known, setter or default_setter(), target, mixed)
+        resolution = resolver.run()
+        more = {key: dtype for key, dtype in resolver.mixed_operands() if key not in mixed}
+        if not more:
+            return resolution
+        mixed.update(more)
 
 
 class _Resolver:
     """The state of one ``resolve``: what each operator gives to the ones after it."""
 
-    def __init__(self, views: Sequence[OpView], setter: QconfigSetter, march: March) -> None:
+    def __init__(
+        self,
+        views: Sequence[OpView],
+        setter: QconfigSetter,
+        march: March,
+        mixed: Mapping[tuple[str, int], PortDType],
+    ) -> None:
         self._views = views
         self._setter = setter
         self._march = march
+        self._mixed = mixed
         self._configurator = Configurator(setter)
         self._by_name = {view.name: view for view in views}
         self._given: dict[str, PortDType | None] = {}
@@ -58,6 +76,20 @@ class _Resolver:
         ]
         plans = {view.name: self._plans[view.name] for view in self._views}
         return Resolution(plans, tuple(self._decisions), tuple(unmatched), tuple(self._refused))
+
+    def mixed_operands(self) -> Iterator[tuple[tuple[str, int], PortDType]]:
+        """Operands that some calls of a shared operator give in float and others in integers."""
+        for view in self._views:
+            if not view.later_producers or self._plans[view.name].float_reason is not None:
+                continue
+            for index in input_ports(view):
+                calls = [
+                    c[index] for c in (view.producers, *view.later_producers) if index < len(c)
+                ]
+                dtypes = {self._given.get(source or "") for source in calls} - {None}
+                floats = [dtype for dtype in (float16, Float.PORT) if dtype in dtypes]
+                if floats and len(dtypes) > 1:
+                    yield (view.name, index), floats[0]
 
     def _check_order(self, group: Sequence[OpView]) -> None:
         names = {view.name for view in group}
@@ -119,7 +151,7 @@ class _Resolver:
         self, view: OpView, group: Sequence[OpView], config: GroupConfig
     ) -> dict[int, Port]:
         inner = {member.name for member in group}
-        ports = plan_inputs(view, config, self._given, self._march, inner)
+        ports = plan_inputs(view, config, self._given, self._march, inner, self._mixed)
         self._decisions.extend(p.decision for p in ports.values() if p.decision is not None)
         return ports
 

@@ -25,6 +25,7 @@ class _Entry:
 
     node: fx.Node
     op: QATOp | None
+    later: list[fx.Node] = field(default_factory=list)
     consumers: dict[str, None] = field(default_factory=dict)
     is_output: bool = False
 
@@ -37,6 +38,8 @@ def operator_views(ops: Operators, region: Region, float_model: nn.Module) -> li
         if name is None or not (node in region.quantized or name in region.reasons):
             continue
         entry = entries.setdefault(name, _Entry(node, ops.op(node)))
+        if entry.node is not node:
+            entry.later.append(node)
         for user in users_of(node):
             entry.is_output |= user.op == "output"
             if user.op != "output" and "name" in user.meta:
@@ -67,20 +70,17 @@ def _view(
     if op is None:
         return OpView(op=node.meta["op"], rule=Rule.OWN_SCALE, **common)
     roles = op.roles(len(node.args))
-    operands = dict(enumerate(node.args))
     if not has_float_result(node):
         common["rule"] = Rule.NO_SCALE
     elif op.spec.rule is Rule.DECOMPOSED:  # only float ones are left whole
         common["rule"] = Rule.OWN_SCALE
     return OpView.from_spec(
         op.spec,
-        producers=tuple(
-            None if role == op.spec.weight_role else _producer(operands[i], region)
-            for i, role in enumerate(roles)
-        ),
+        producers=_producers(op, node, region),
+        later_producers=tuple(_producers(op, call, region) for call in entry.later),
         constants=constant_operands(op, node, region),
         attrs=op.attrs,
-        input_shapes=tuple(_operand_shape(op, role, operands[i]) for i, role in enumerate(roles)),
+        input_shapes=tuple(_operand_shape(op, role, node.args[i]) for i, role in enumerate(roles)),
         **common,
     )
 
@@ -160,6 +160,14 @@ def users_of(node: fx.Node) -> Iterator[fx.Node]:
             yield from users_of(user)
         else:
             yield user
+
+
+def _producers(op: QATOp, node: fx.Node, region: Region) -> tuple[str | None, ...]:
+    """Who makes each operand of one call."""
+    return tuple(
+        None if role == op.spec.weight_role else _producer(value, region)
+        for role, value in zip(op.roles(len(node.args)), node.args, strict=True)
+    )
 
 
 def _producer(value: Any, region: Region) -> str | None:

@@ -16,6 +16,7 @@ from qtune.capture.source import call_site
 from qtune.dtype import QuantDType
 from qtune.errors import PrepareError
 from qtune.march import get_march
+from qtune.nn.prepared import ORIGIN_CALL
 from qtune.nn.qat import QATOp
 from qtune.nn.qat.composite import Composite
 from qtune.ops.registry import spec as registry_spec
@@ -174,7 +175,8 @@ class _Parts:
 
     def _meta(self) -> dict[str, Any]:
         meta = {key: self.node.meta[key] for key in _INHERITED if key in self.node.meta}
-        return {**meta, ORIGIN: self.op.name}
+        first = self.node.meta.get(ORIGIN_CALL, self.node.name)
+        return {**meta, ORIGIN: self.op.name, ORIGIN_CALL: first}
 
     def _item(self, result: fx.Node, index: int, shape: Any, dtype: Any) -> fx.Node:
         item = self.ops.graph.call_function(operator.getitem, (result, index))

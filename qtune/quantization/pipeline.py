@@ -19,7 +19,7 @@ from qtune.errors import PrepareError
 from qtune.march import March, get_march
 from qtune.modes import QATMode, get_consistency_level, get_qat_mode, level_on
 from qtune.nn.consistency import apply_level
-from qtune.nn.prepared import FloatOp, PreparedModel, UnfusedOps
+from qtune.nn.prepared import ORIGIN_CALL, FloatOp, PreparedModel, UnfusedOps
 from qtune.nn.table import note_sources
 from qtune.qconfig.explain import surprises
 from qtune.qconfig.plan import UNSET, Refusal, Resolution
@@ -259,6 +259,7 @@ class _Preparation:
         unfused = (
             UnfusedOps(tuple(n.meta["name"] for n in item.nodes), item.reason)
             for item in fusion.unfused
+            if not all(ORIGIN_CALL in node.meta for node in item.nodes)  # parts that prepare made
         )
         prepared.unfused = tuple(dict.fromkeys(unfused))  # calls of shared operators come once
         prepared.resolution = resolution

@@ -96,9 +96,7 @@ def assert_no_unfused(
 
 def _graph_calls(model: PreparedModel) -> dict[str, int]:
     """Calls by operator, in order of execution; modules that the graph never calls have 0."""
-    counts: dict[str, int] = {}
-    for _, op in model.operators():
-        counts[op.name] = counts.get(op.name, 0) + 1
+    counts = model.calls()
     for module in model.modules():
         if isinstance(module, QATOp):
             counts.setdefault(module.name, 0)

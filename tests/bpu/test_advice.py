@@ -104,3 +104,9 @@ def test_a_high_precision_result_comes_from_the_gemm_where_that_gives_floats() -
     for march, backend in (("nash-e", "vpu"), ("nash-p", "bpu")):
         items = {i["op"]: i for i in advice_items(convert(qat, march))}
         assert items["qtune::DequantizeAcc"]["backend"] == backend
+
+
+def test_advice_is_printed_as_records(capsys: pytest.CaptureFixture[str]) -> None:
+    convert(export(small_cnn(X), X), "nash-e", advice=True)
+    records = json.loads(capsys.readouterr().out)
+    assert {record["backend"] for record in records} <= {"bpu", "vpu", "external_cpu"}

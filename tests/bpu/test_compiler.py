@@ -256,6 +256,17 @@ def test_cache_serves_equal_content_and_options_only(module, tmp_path, caplog):
         )
 
 
+@pytest.mark.parametrize("mode", ["enable", "force_overwrite"])
+def test_a_cache_that_can_not_be_written_is_refused_before_the_work(module, tmp_path, mode):
+    (tmp_path / "file").write_text("")
+    folder, target = tmp_path / "file" / "cache", tmp_path / "m.hbm"
+    with pytest.raises(ArgumentError, match=r"cache_path='.*file/cache' can't be written to \(Not"):
+        compile(module, target, "nash-e", cache_mode=mode, cache_path=folder)
+    assert not target.exists()
+    with pytest.raises(ArgumentError, match="cache_path='/proc/cache' can't be written to"):
+        compile(module, target, "nash-e", cache_mode=mode, cache_path="/proc/cache")
+
+
 def test_statistics_counts_operators_or_nodes(module, capsys):
     operators = dict(compiler.statistics(module))
     shown = capsys.readouterr().out

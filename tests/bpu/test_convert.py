@@ -168,6 +168,12 @@ def test_advice_is_written_as_records(tmp_path):
     assert set(items[0]) == {"backend", "choice_reason", "loc", "op", "tensor_names"}
 
 
+@pytest.mark.parametrize("value", ["x", 1, None, 0.1])
+def test_advice_that_is_no_flag_is_refused(value):
+    with pytest.raises(ArgumentError, match="advice must be True or False, got .*advice_path"):
+        convert(export(small_cnn(X), X), "nash-e", advice=value)
+
+
 def test_bias_that_does_not_fit_is_reported_with_the_layer():
     """Case A02."""
     conv = nn.Conv2d(1, 1, 1)

@@ -114,6 +114,18 @@ def test_condition_on_values_is_logged_as_unchecked(caplog):
     assert "can't check that bool(gt) == True (test_captured.py:" in caplog.text
 
 
+def test_condition_on_a_dtype_needs_no_check(caplog):
+    class Branch(nn.Module):
+        def forward(self, x):
+            known = x.is_floating_point() and not torch.is_complex(x) and x.element_size() == 4
+            return x * 2 if known and x.is_signed() and x.dtype == torch.float32 else x * 3
+
+    function = exported(Branch(), Inputs(X))[0]
+
+    assert caplog.text == ""
+    assert torch.equal(function(X), X * 2)
+
+
 def test_tensors_made_from_sizes_become_constants():
     class Mask(nn.Module):
         def forward(self, x):

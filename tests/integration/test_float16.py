@@ -315,3 +315,38 @@ def test_training_passes_gradients_through_the_casts() -> None:
         assert bool(prepared.get_submodule(name).weight.grad.abs().sum() > 0), name
     set_fake_quantize(prepared.eval(), FakeQuantState._FLOAT)
     assert all(port.state is FakeQuantState._FLOAT for _, _, port in iter_ports(prepared))
+
+
+class Shared(nn.Module):
+    """A linear layer and a table, each called on the results of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.both = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.table = nn.Sigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        u, v = self.a(x), self.b(x)
+        return torch.cat([self.table(u) * self.table(v), self.both(u) + self.both(v)], 1)
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"": qint8, "a": torch.float16},
+        {"": qint8, "b": torch.float16},
+        {"": torch.float16, "a": qint16},
+        {"": qint8, "b": torch.float32},
+        {"": torch.float16, "b": torch.float32},
+    ],
+)
+def test_calls_of_a_shared_operator_may_differ_in_dtype(mapping: dict[str, Any]) -> None:
+    prepared = calibrated(Shared(), "nash-h", setter(mapping))
+    module = convert(export(prepared, X), "nash-h")
+    fast = module[0](X)
+    assert torch.equal(fast, module[0].run({"_input_0": X}, "reference")["_output_0"])
+    assert torch.equal(run_in_onnxruntime(module, X), fast)
+    both = prepared.get_submodule("both").input_fake_quants["0"]
+    assert both.dtype == qint8, "one grid for both calls of the GEMM"
+    # float16 of the table's int8 steps, and one tie of the layers' steps of 1 / 127 of the largest.
+    assert (fast - prepared(X)).abs().max() <= 2 / 127 * fast.abs().max()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qtune import march as marches
 from qtune.bpu.convert import advice_items, convert
 from qtune.bpu.ort import run_in_onnxruntime
-from qtune.errors import MarchError, PrepareError
+from qtune.errors import ExportError, MarchError, PrepareError
 from qtune.nn.prepared import PreparedModel
 from qtune.quantization import DeQuantStub, FakeQuantState, QuantStub, prepare, set_fake_quantize
 from qtune.quantization.hbdk4 import export
@@ -145,6 +145,41 @@ def test_without_hybrid_every_operator_the_march_lacks_is_an_error() -> None:
     for name in ("prelu", "_generated_selu_0", "conv1.prelu", "_generated_selu_2"):
         assert f"{name} (" in text
     assert text.endswith("or keep their modules float with module.qconfig = None or hybrid=True.")
+
+
+@pytest.mark.parametrize("behind_stub", [False, True])
+@pytest.mark.parametrize(
+    ("function", "spelling"),
+    [
+        (lambda x: torch.fft.fft(x).abs(), "torch.fft.fft"),
+        (lambda x: torch.median(x, 1)[0], "torch.median"),
+        (lambda x: x.prod(1), "torch.Tensor.prod"),
+        (lambda x: torch.cdist(x, x), "torch.functional.cdist"),
+        (lambda x: F.cosine_similarity(x, x.flip(1)), "torch.nn.functional.cosine_similarity"),
+    ],
+)
+def test_a_function_outside_the_registry_is_refused_by_name_and_line(
+    function: Any, spelling: str, behind_stub: bool
+) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.quant, self.dequant, self.conv = QuantStub(), DeQuantStub(), nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> Any:
+            x = self.conv(self.quant(x))
+            return function(self.dequant(x)) if behind_stub else self.dequant(function(x))
+
+    prepared = calibrated(Net(), "nash-e", hybrid=True)
+    assert any(item.op == spelling for item in prepared.float_ops) or behind_stub
+    name = spelling.rpartition(".")[2]
+    line = (
+        rf"_generated_{name}_0 \({spelling}\) \(test_hybrid.py:\d+\): no operator of the registry "
+        rf"fits {spelling}: .*\. hybrid=True and stubs keep it float, but a module holds operators "
+        r"of the registry only\. Replace it, or move it out of the model"
+    )
+    with pytest.raises(ExportError, match=line):
+        export(prepared, X)
 
 
 def test_a_composed_operator_goes_to_the_cpu_as_a_whole() -> None:

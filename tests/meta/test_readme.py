@@ -18,7 +18,8 @@ from .conftest import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
 JOINED = [
-    ROOT / "docs" / name for name in ("compiler.md", "getting-started.md", "onnx.md", "qconfig.md")
+    ROOT / "docs" / name
+    for name in ("bpu.md", "compiler.md", "getting-started.md", "onnx.md", "qconfig.md")
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 PRELUDE = """

@@ -1,14 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 from qtune.dtype import qint8
+from qtune.march import March
 from qtune.qconfig.templates import ConvDtypeTemplate, MatmulDtypeTemplate, ModuleNameTemplate
-from tests.qconfig.nets import (
-    chain,
-    decision,
-    dtypes,
-    solve,
-)
+from tests.qconfig.nets import add, chain, decision, dequant, dtypes, gemm, quant, solve
 
 ALL_INT8 = ModuleNameTemplate({"": qint8})
 
@@ -56,3 +54,26 @@ def test_global_float_keeps_everything_float_until_a_gemm_asks_for_its_input():
     assert mixed.plans["conv1"].high_precision
     assert mixed.plans["conv1"].inputs[0].dtype is qint8
     assert mixed.plans["quant"].float_reason
+
+
+@pytest.mark.parametrize(("first", "later"), [("half", "whole"), ("whole", "half")])
+def test_calls_of_a_shared_operator_in_float16_and_in_integers_get_one_input(first, later):
+    views = [
+        quant(consumers=("half", "whole")),
+        add("half", "quant", "quant"),
+        add("whole", "quant", "quant"),
+        gemm("conv", first, later_producers=((later, None, None),)),
+        add("sum", first, "whole", later_producers=((later, "whole"),)),
+        dequant("dequant", "conv", is_model_output=True),
+    ]
+    mapping = {"": qint8, "half": torch.float16}
+    result = solve(views, ModuleNameTemplate(mapping), march=March.NASH_H)
+    assert result.plans["conv"].inputs[0].dtype == qint8
+    assert set(result.plans["sum"].inputs) == {0}
+    assert result.plans["sum"].inputs[0].dtype == qint8
+    reason = "one of the calls of this shared operator gives torch.float16"
+    assert decision(result, "sum", "input-0").reason == reason
+    alike = [replace(view, later_producers=()) for view in views]
+    assert (
+        0 in solve(alike, ModuleNameTemplate(mapping), march=March.NASH_H).plans["sum"].inputs
+    ) == (first == "half")

@@ -75,7 +75,7 @@ class Comparison:
                 x = codes(ctx, node, 1 - index)
                 return PlainValue(self._with_number(ctx, x, value, mirrored=index == 0))
         a, b = codes(ctx, node, 0), codes(ctx, node, 1)
-        shift = shared(ctx, [(a.scale / b.scale, a.dtype), (1.0, b.dtype)])
+        shift = shared(ctx, [(a.scale / b.scale, a.dtype), (1.0, b.dtype)], [a, b])
         constants = integers(ctx, ma=shift.m[0], mb=shift.m[1])
         inputs = [a.value, b.value, *constants]
         return PlainValue(ctx.add(self.integer_op, inputs, domain="qtune"))

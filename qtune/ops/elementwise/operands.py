@@ -133,4 +133,5 @@ def scaled_by(operand: QValue, factor: float) -> Deferred:
         constants = integers(ctx, m=shift.m[0], n=shift.n)
         return ctx.add("Requantize", [operand.value, *constants], attrs, domain="qtune")
 
-    return Deferred(emit)
+    bound = 0.0 if factor == 0 else None
+    return Deferred(emit, bound, bound)

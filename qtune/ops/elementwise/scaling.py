@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qtune.dtype import QuantDType
-from qtune.ops.kernel import ConvertContext, Value
+from qtune.ops.kernel import ConvertContext, QValue, Value
 from qtune.ops.quant.precision import multiplier, multipliers_over_shift
 
 LARGEST_SHIFT = 46
@@ -55,11 +55,16 @@ def fixed_point(value: float) -> int:
     return math.floor(cut + 0.5) if abs(cut) < 2.0**52 else int(cut)
 
 
-def shared(ctx: ConvertContext, terms: Sequence[tuple[float, QuantDType]]) -> CommonShift:
+def shared(
+    ctx: ConvertContext,
+    terms: Sequence[tuple[float, QuantDType]],
+    operands: Sequence[QValue] = (),
+) -> CommonShift:
     """Common shift of operands, each given by its real factor and its dtype.
 
-    A factor whose multiplier becomes 0 is reported. Shifts outside 0 .. 46 are replaced by equal
-    ones: beyond 46 all terms are 0, below 0 the multipliers are shifted left.
+    A factor whose multiplier becomes 0 is reported, unless it is that of one of the ``operands``
+    whose codes are all 0. Shifts outside 0 .. 46 are replaced by equal ones: beyond 46 all terms
+    are 0, below 0 the multipliers are shifted left.
     """
     widest = max(dtype.bits for _, dtype in terms)
     moved = [widest - dtype.bits for _, dtype in terms]
@@ -67,12 +72,15 @@ def shared(ctx: ConvertContext, terms: Sequence[tuple[float, QuantDType]]) -> Co
     aligned = [math.ldexp(f, -bits) for f, bits in zip(factors, moved, strict=True)]
     m, n = multipliers_over_shift(ctx, aligned)
     result = _in_range(tuple(v << b for v, b in zip(m, moved, strict=True)), n, LARGEST_SHIFT)
+    zero = {i for i, codes in enumerate(operands) if codes.code_min == codes.code_max == 0}
     for index, (m_i, factor) in enumerate(zip(result.m, factors, strict=True)):
-        if m_i == 0 and factor != 0:
+        if m_i == 0 and factor != 0 and index not in zero:
             ctx.report(
                 "zero_multiplier",
                 f"operand {index} is lost: its scale is {abs(factor):.3g} of the output's, so its "
-                "multiplier over the common shift becomes 0. Check the range of the operands",
+                "multiplier over the common shift becomes 0. Check the range of the operands, and "
+                "give the result a smaller one or qint16. A constant as small as an eps is better "
+                "a plain number (in an ONNX file: without QuantizeLinear), or left out",
                 operand=index,
                 factor=factor,
             )

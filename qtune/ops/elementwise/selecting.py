@@ -42,7 +42,7 @@ def deferred_choice(
 
     def emit(ctx: ConvertContext, scale: float, dtype: QuantDType, attrs: dict[str, int]) -> Value:
         tensors = [o for o in operands if isinstance(o, QValue)]
-        shift = shared(ctx, [(t.scale / scale, t.dtype) for t in tensors])
+        shift = shared(ctx, [(t.scale / scale, t.dtype) for t in tensors], tensors)
         multipliers = iter(shift.m)
         values, factors = [], []
         for operand in operands:

@@ -49,7 +49,7 @@ def convert_sum(
 
     def emit(ctx: ConvertContext, scale: float, dtype: QuantDType, attrs: dict[str, int]) -> Value:
         pairs = zip(factors, terms, strict=True)
-        shift = shared(ctx, [(f * t.scale / scale, t.dtype) for f, t in pairs])
+        shift = shared(ctx, [(f * t.scale / scale, t.dtype) for f, t in pairs], terms)
         if len(terms) == 2:
             a, b = (term.value for term in terms)
             constants = integers(ctx, ma=shift.m[0], mb=shift.m[1], n=shift.n)

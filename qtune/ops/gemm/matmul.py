@@ -89,7 +89,7 @@ class MatmulPending(Pending):
         return clamp_float(ctx, value, self.low, self.high)
 
     def _variant(self, ctx: ConvertContext) -> Variant:
-        check_operands(ctx, self.name, self.a.dtype, self.b.dtype)
+        check_operands(ctx, self.name, self.a, self.b)
         return variant(self.a.dtype, self.b.dtype)
 
     def _acc_scale(self) -> float:

@@ -26,7 +26,7 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
-from qtune.ops.quant.codes import code_bounds, onnx_type, stored, tighten
+from qtune.ops.quant.codes import code_bounds, march_dtype, onnx_type, stored, tighten
 from qtune.ops.quant.precision import multipliers
 
 Array = np.ndarray[Any, Any]
@@ -109,7 +109,7 @@ class GemmPending(Pending):
         return float(np.float32(self.x.scale)) * plan.s_w.astype(np.float64)
 
     def _variant(self, ctx: ConvertContext) -> Variant:
-        check_operands(ctx, self.name, self.x.dtype, self.weight.dtype)
+        check_operands(ctx, self.name, self.x, self.weight)
         return variant(self.x.dtype, self.weight.dtype)
 
     def _plan(self, ctx: ConvertContext, kind: Variant) -> BiasPlan:
@@ -179,9 +179,16 @@ def clamp_float(
     return FloatValue(ctx.add("Clip", [value, *bounds]))
 
 
-def check_operands(ctx: ConvertContext, name: str, x: QuantDType, w: QuantDType) -> None:
-    """Raise ``MarchError`` where the march has no GEMM for these operand dtypes."""
+def check_operands(ctx: ConvertContext, name: str, first: QValue, second: QValue | QConst) -> None:
+    """Raise ``MarchError`` where the march has no GEMM for these operand dtypes.
+
+    8-bit codes of a file with a zero point count as int8: they are carried less it, in int16.
+    """
     limits = as_march(ctx.march).limits
+    x, w = (
+        march_dtype(codes, ctx.is_imported) if isinstance(codes, QValue) else codes.dtype
+        for codes in (first, second)
+    )
     wide = [dtype for dtype in (x, w) if dtype.bits > 8]
     if not wide:
         return
@@ -200,7 +207,8 @@ def check_operands(ctx: ConvertContext, name: str, x: QuantDType, w: QuantDType)
 
 def check_requantize(ctx: ConvertContext, name: str, dtype: QuantDType) -> None:
     """Raise where an output dtype or the wanted requantize can't be made."""
-    if dtype.bits == 16 and not as_march(ctx.march).limits.int16_activations:
+    is_wide = dtype.bits == 16 and not ctx.is_imported  # imported: 8 bits less a zero point
+    if is_wide and not as_march(ctx.march).limits.int16_activations:
         raise MarchError(f"{name}: {ctx.march} has no qint16 output; set its output to qint8")
 
 

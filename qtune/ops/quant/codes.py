@@ -10,12 +10,15 @@ import numpy as np
 from qtune.arith.quantize import quantize
 from qtune.dtype import ALL_DTYPES, QuantDType, qint8, qint16, qint32
 from qtune.errors import ArgumentError
-from qtune.ops.kernel import KernelNode
+from qtune.ops.kernel import KernelNode, QValue
 
 ONNX_INT8 = 3
 ONNX_INT16 = 5
 ONNX_INT32 = 6
 """Values of onnx.TensorProto.DataType, for the attribute ``to`` of integer operators."""
+
+_BYTE = 255
+"""Largest distance of two codes of 8 bits."""
 
 _ONNX_TYPES = {4: ONNX_INT8, 8: ONNX_INT8, 16: ONNX_INT16, 32: ONNX_INT32}
 _NUMPY_TYPES = {4: np.int8, 8: np.int8, 16: np.int16, 32: np.int32}
@@ -60,6 +63,13 @@ def range_dtype(attrs: Mapping[str, Any]) -> QuantDType:
 def carrier(low: int, high: int) -> QuantDType:
     """The smallest dtype, int8 or int16, that holds the codes ``low .. high``."""
     return qint8 if qint8.qmin <= low and high <= qint8.qmax else qint16
+
+
+def march_dtype(codes: QValue, is_imported: bool) -> QuantDType:
+    """The dtype that counts for the march: 8 bits less an imported zero point are int8."""
+    low, high = codes.code_min, codes.code_max
+    is_byte = low is not None and high is not None and high - low <= _BYTE
+    return qint8 if is_imported and is_byte else codes.dtype
 
 
 def code_bounds(

@@ -55,6 +55,14 @@ def test_mask_made_from_codes_feeds_where() -> None:
     assert case.check() <= 1.01
 
 
+def test_zeros_are_chosen_without_a_report() -> None:
+    zeros = Operand(torch.zeros_like(X), constant=True)
+    for op in ("maximum", "minimum"):
+        case = Case(op, [Operand(X), zeros])
+        assert case.check() <= 1.01
+        assert case.quantized.report == ()
+
+
 def test_choice_of_integers_stays_as_it_is() -> None:
     ids = torch.arange(20).view(5, 4)
     case = Case("where", [Operand(MASK, None), Operand(ids, None), Operand(ids.flip(0), None)])

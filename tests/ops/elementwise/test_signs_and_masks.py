@@ -10,6 +10,7 @@ from qtune.dtype import QuantDType, qint8, qint16
 from qtune.errors import ArgumentError, ExportError
 from qtune.ops.elementwise.float_functional import FloatFunctional
 from qtune.ops.elementwise.scaling import CommonShift, fixed_point, shared, single
+from qtune.ops.kernel import QValue
 from tests.ops.gemm.eager import EagerContext
 
 from .rig import Case, Operand, randn
@@ -69,6 +70,10 @@ def test_every_lost_operand_is_named() -> None:
     assert [details["operand"] for _, _, details in ctx.reports] == [1]
     shared(ctx, [(2.0**-60, qint8)])
     assert len(ctx.reports) == 2
+    zeros, some = (QValue(None, qint8, 1.0, 0, high) for high in (0, 1))
+    for codes, count in ((zeros, 2), (some, 3)):
+        shared(ctx, [(1.0, qint8), (1e-9, qint8)], [some, codes])
+        assert len(ctx.reports) == count
 
 
 def test_codes_of_eight_bits_beside_sixteen_count_256_times() -> None:

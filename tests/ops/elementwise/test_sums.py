@@ -8,8 +8,11 @@ import torch
 
 from qtune.dtype import QuantDType, qint8, qint16
 from qtune.errors import ConvertError, ExportError
+from tests.ops.whole import quiet, relative, whole
 
 from .rig import Case, Operand, randn
+
+__all__ = ["quiet"]
 
 X = randn(2, 3, 5, 4)
 Y = randn(2, 3, 5, 4, scale=2.0, seed=1)
@@ -104,6 +107,33 @@ def test_lost_operand_is_reported() -> None:
     (note,) = case.quantized.report
     assert note["kind"] == "zero_multiplier"
     assert note["details"]["operand"] == 1
+
+
+def test_zeros_that_are_lost_are_not_reported() -> None:
+    case = Case("add", [Operand(Y), Operand(torch.zeros_like(Y), constant=True)])
+    assert case.check() <= 1.01
+    (node,) = [n for n in case.quantized.model.graph if n.op_type == "QAdd"]
+    constants = [v.const_value.numpy() for v in node.inputs[2:] if v is not None and v.const_value]
+    assert [int(c) for c in constants[:2]][1] == 0, "the multiplier of the zeros is 0"
+    assert case.quantized.report == ()
+
+
+def test_a_token_beside_zeros_of_the_batch_keeps_it_open_without_a_report() -> None:
+    token, x = randn(1, 1, 8) * 3, randn(2, 4, 8)
+    net = whole(lambda x: torch.cat([x[:, :1] * 0 + token, x], 1), x)
+    assert net.quantized.report == ()
+    (value,) = net.integer()
+    assert relative(value, net.right()[0]) < 1 / 127  # one step of int8
+    other = randn(5, 4, 8)
+    assert torch.equal(net.quantized[0](other)[:, 0], value[:1, 0].expand(5, 8))
+
+
+def test_a_lost_constant_is_reported_with_what_to_do() -> None:
+    case = Case("add", [Operand(Y), Operand(torch.full_like(Y, 1e-9), constant=True)])
+    (note,) = case.quantized.report
+    assert (note["kind"], note["details"]["operand"]) == ("zero_multiplier", 1)
+    assert note["op"] == "op", "the name of the call"
+    assert "A constant as small as an eps is better a plain number" in note["message"]
 
 
 def test_tiny_and_huge_outputs_saturate_and_vanish() -> None:

@@ -136,6 +136,7 @@ class EagerContext:
     level: int | None = None
     high_precision_qpp: bool = False
     fuses_requantize: bool = True
+    is_imported: bool = False
     reports: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     emitted: list[tuple[str, dict[str, Any], list[Val]]] = field(default_factory=list)
 
