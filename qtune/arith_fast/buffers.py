@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import threading
 import weakref
 from collections import deque
@@ -35,7 +36,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size < SMALL:
         return torch.empty(tuple(shape), dtype=dtype)
-    return _pool().take(size).view(dtype).view(tuple(shape))
+    return _pool(os.getpid()).take(size).view(dtype).view(tuple(shape))
 
 
 def empty_map(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -56,7 +57,8 @@ def empty_like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 @functools.cache
-def _pool() -> _Pool:
+def _pool(process: int) -> _Pool:
+    """The pool of this process (its parent's lock may have been held while it was forked)."""
     return _Pool()
 
 
@@ -64,7 +66,9 @@ class _Block:
     """Memory and its free pieces, in order and never side by side."""
 
     def __init__(self, size: int) -> None:
-        self.memory = np.empty(size, dtype=np.uint8)
+        raw = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+        first = -raw.ctypes.data % _ALIGNMENT
+        self.memory = raw[first : first + size]
         self.free: list[Piece] = [(0, size)]
         self.returned: deque[Piece] = deque()
         self._watched: dict[int, weakref.ref[Any]] = {}

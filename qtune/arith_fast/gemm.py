@@ -36,11 +36,30 @@ class GemmKernel:
     ``saturated`` counts, over all calls, sums that the int32 accumulator could not hold.
     """
 
-    def __init__(self, epilogue: Epilogue, run: Callable[..., torch.Tensor]) -> None:
+    def __init__(
+        self,
+        epilogue: Epilogue,
+        run: Callable[..., torch.Tensor],
+        source: QuantDType,
+        inputs: int,
+        axis: int,
+    ) -> None:
         self.epilogue, self._run = epilogue, run
+        self._source, self._inputs, self._axis = held_dtype(source), inputs, axis
 
     def __call__(self, x: torch.Tensor, addend: torch.Tensor | None = None) -> torch.Tensor:
-        """Run on held codes."""
+        """Run on held codes; raise ``ArgumentError`` where they are not what it was made for."""
+        # Compiled code reads memory by these numbers: nothing else may reach it.
+        if x.dtype is not self._source or x.shape[self._axis] != self._inputs:
+            raise ArgumentError(
+                f"expected held codes of {self._source} with {self._inputs} channels in dimension "
+                f"{self._axis}, got a {x.dtype} tensor of shape {tuple(x.shape)}"
+            )
+        if addend is not None and self.epilogue.operand is None:
+            raise ArgumentError(
+                "this kernel was made without a fused operand but got one: give addend=(m, n, "
+                "dtype) when you make it"
+            )
         return self._run(x, addend)
 
     @property
@@ -83,7 +102,7 @@ def conv2d_kernel(
         extra = None if operand is None else operand.permute(0, 2, 3, 1)
         return conv(x, extra).permute(0, 3, 1, 2)
 
-    return GemmKernel(epilogue, run)
+    return GemmKernel(epilogue, run, source, groups * w.shape[1], 1)
 
 
 def conv_transpose2d_kernel(
@@ -127,7 +146,7 @@ def conv_transpose2d_kernel(
         _fill_phases(x, parts, stride, operand, rows)
         return rows.permute(0, 3, 1, 2)
 
-    return GemmKernel(epilogue, run)
+    return GemmKernel(epilogue, run, source, w.shape[0], 1)
 
 
 def linear_kernel(
@@ -164,7 +183,7 @@ def linear_kernel(
             epilogue(sums(flat[start:stop]), result[start:stop], part)
         return result.view(shape)
 
-    return GemmKernel(epilogue, run)
+    return GemmKernel(epilogue, run, source, w.shape[1], -1)
 
 
 def as_dtype(value: QuantDType | str) -> QuantDType:

@@ -183,7 +183,7 @@ class Requantizer:
         zeros = [offset(quant_dtype_of(q)) for q in (a, b)]
         flat = [view for q in (a, b) if (view := storage_order(q)) is not None]
         alike = a.shape == b.shape and a.stride() == b.stride() and len(flat) == 2
-        if self._native is not None and alike and a.numel():
+        if self._native is not None and alike and a.numel() and self.channels == 1:
             result = empty_like(a, held_dtype(self.out))
             target = storage_order(result)
             if target is not None and result.stride() == a.stride():

@@ -135,13 +135,16 @@ class NativeConv:
         top, left, bottom, right = self._geometry.padding
         images, channels, height, width = x.shape
         shape = (images, height + top + bottom, width + left + right, channels)
-        buffer = buffers.empty((math.prod(shape) + 8,), x.dtype).fill_(self._zero)
-        grown = buffer[: math.prod(shape)].view(shape).permute(0, 3, 1, 2)
+        buffer = buffers.empty((math.prod(shape) + 8,), x.dtype)
+        grown = buffer[: math.prod(shape)].view(shape)
         inner = x[:, :, max(-top, 0) : height - max(-bottom, 0), max(-left, 0) :]
-        inner = inner[:, :, :, : inner.shape[3] - max(-right, 0)]
+        inner = inner[:, :, :, : inner.shape[3] - max(-right, 0)].permute(0, 2, 3, 1)
         y, z = max(top, 0), max(left, 0)
-        grown[:, :, y : y + inner.shape[2], z : z + inner.shape[3]] = inner
-        return grown
+        # NumPy copies in this thread: torch's OpenMP threads spin on for a while and would keep
+        # the kernel's own threads from their cores.
+        buffer.numpy().fill(self._zero)
+        grown.numpy()[:, y : y + inner.shape[1], z : z + inner.shape[2]] = inner.numpy()
+        return grown.permute(0, 3, 1, 2)
 
     def _offsets(
         self, shape: Sequence[int], padding: Sequence[int], out: Sequence[int], merged: bool
@@ -164,7 +167,10 @@ class NativeConv:
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether the offsets of maps of this shape fit 31 bits."""
-        grown = [shape[2 + i] + self._window[i] for i in range(2)]
+        pads = self._geometry.padding
+        grown = [
+            shape[2 + i] + self._window[i] + max(pads[i], 0) + max(pads[i + 2], 0) for i in range(2)
+        ]
         return bool(shape[0] * shape[1] * grown[0] * grown[1] * self._size < 1 << 31)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,12 +195,17 @@ def _in_threads(run: Callable[[int, int], None], units: int) -> None:
         while (turn := next(turns)) < pieces:
             run(units * turn // pieces, units * (turn + 1) // pieces)
 
-    pool = _pool(os.getpid(), threads - 1)
-    waiting = [pool.submit(work) for _ in range(threads - 1)]
-    work()
-    for future in waiting:
-        if not future.cancel():
-            future.result()
+    waiting: list[Future[None]] = []
+    try:
+        # at the interpreter's end a pool takes no work: then this thread does all of it
+        with contextlib.suppress(RuntimeError):
+            pool = _pool(os.getpid(), threads - 1)
+            waiting.extend(pool.submit(work) for _ in range(threads - 1))
+        work()
+    finally:  # whatever interrupts this thread: the others still use the caller's memory
+        for future in waiting:
+            if not future.cancel():
+                future.result()
 
 
 @functools.cache
