@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
 
@@ -35,6 +36,9 @@ def whole_engine() -> None:
     """Load everything once: a run in this process forgets the modules that it loaded itself."""
     for found in pkgutil.walk_packages(qtune.__path__, "qtune."):
         importlib.import_module(found.name)
+    for name in ("llvmlite.ir", "llvmlite.binding"):  # which import parts of themselves late
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 LEFT_OUT = ("html", "metadata", "hypothesispytest")
