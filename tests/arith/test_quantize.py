@@ -166,6 +166,7 @@ def test_output_keeps_the_input_dtype(dtype):
 
 def test_half_scale_is_computed_in_float32():
     """A20: the range of a half tensor does not overflow."""
+    # the published figure has seven digits
     assert float(scale_from_absmax(np.float16(59000), qint8)) == pytest.approx(462.8078, rel=1e-6)
 
 

@@ -34,6 +34,7 @@ def test_conv_costs_its_multiply_adds_bytes_and_requantize():
     assert relu.bytes == 2 * 3 * 64 + 2 * 8 * 64 + constants
     transfer = relu.bytes / machine.bytes_per_cycle
     requantize = 2 * 8 * 64 / machine.vector_lanes
+    # sums of float64 in another order
     assert relu.cycles == pytest.approx(transfer + requantize, rel=1e-12)
     assert relu.bound == "memory"
     assert relu.latency_us == pytest.approx(relu.cycles / 1000)  # at 1 GHz
@@ -44,6 +45,7 @@ def test_views_cost_nothing():
 
     assert (costs["deq0"].bytes, costs["deq0"].cycles) == (
         2 * 8 * 4 * 5 + 4,
+        # float64 sums; pytest's own 1e-6
         pytest.approx(324 / 50 + 64 / 625),
     )
     only = [item for item in costs.values() if item.type == "onnx::Identity"]
@@ -54,6 +56,7 @@ def test_views_cost_nothing():
 def test_shares_add_up():
     result = estimate(converted("resnet").model, "nash-e")
 
+    # shares are float64 quotients; pytest's own 1e-6
     assert sum(item.share for item in result.operators) == pytest.approx(1)
     assert sum(item.latency_us for item in result.operators) == pytest.approx(result.latency_us)
     assert result.macs == sum(item.macs for item in result.operators)
@@ -82,6 +85,7 @@ def test_multipliers_decide_the_cost_of_a_requantize(multiplier, cheaper):
 
     passes = 2 * 8 * 64 / hardware("nash-e").vector_lanes
     expected = -0.5 * passes if cheaper else passes
+    # a difference of two float64 sums
     assert after.cycles - before.cycles == pytest.approx(expected, rel=1e-9)
     assert after.bytes == before.bytes
 

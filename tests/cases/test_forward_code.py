@@ -142,6 +142,7 @@ def test_scalars_may_come_first(dtype: qtune.QuantDType) -> None:
     assert len(outputs) == len(real)
     found = sorted(scale_of(p, name) for name in outputs)
     expected = sorted(float(v.abs().max()) / divisor for v in real.values())
+    # float32 scales, 2**-24 each
     assert found == pytest.approx(expected, rel=1e-6)
     (y,) = to_integer(p, x)
     step = float(run(model, x).abs().max()) / divisor

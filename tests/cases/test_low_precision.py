@@ -41,6 +41,7 @@ def test_a_half_tensor_whose_range_overflows_half_has_its_float32_scale() -> Non
     p = calibrated(model.to(torch.half), x, INT8)
     scale = torch.tensor(scale_of(p, "0"))
     assert scale == s8(59008.0)
+    # the case states four decimals
     assert float(scale) == pytest.approx(462.8078, abs=1e-4)
     y = run(p, x)
     assert y.dtype == torch.half

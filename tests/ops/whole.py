@@ -88,6 +88,7 @@ def whole(model: Any, *inputs: Tensor, setter: Any = None, pure: bool = True) ->
         set_fake_quantize(calib, FakeQuantState._FLOAT)
         for value, right in zip(leaves(calib(*inputs)), leaves(model(*inputs)), strict=True):
             assert value.shape == right.shape
+            # numerics.md section 5: decomposed modules within 1e-5 relative
             torch.testing.assert_close(
                 value, right, rtol=1e-5, atol=1e-5 * float(right.abs().max())
             )

@@ -47,12 +47,16 @@ def _bind(
     eps: float = 1e-5,
 ) -> Bound:
     if use_input_stats and running_mean is not None:
-        raise NotImplementedError(
-            "instance_norm that updates running statistics has no integer form; call model.eval() "
-            "before prepare, or leave the running statistics out"
-        )
+        raise _updating("leave the running statistics out")
     attrs = {"running": not use_input_stats, "eps": float(eps), "space": None}
     return Bound((input, running_mean, running_var, weight, bias, None), attrs)
+
+
+def _updating(remedy: str) -> NotImplementedError:
+    return NotImplementedError(
+        "instance_norm that updates running statistics has no integer form; call model.eval() "
+        f"before prepare, or {remedy}"
+    )
 
 
 def _bind_torch(
@@ -73,10 +77,7 @@ def _bind_module(module: nn.Module, input: Any) -> Bound:
     m: Any = module
     tracks = m.running_mean is not None
     if tracks and module.training:
-        raise NotImplementedError(
-            "instance_norm that updates running statistics has no integer form; call model.eval() "
-            "before prepare, or make it with track_running_stats=False"
-        )
+        raise _updating("make it with track_running_stats=False")
     space = next(n for cls, n in _SPACE.items() if isinstance(module, cls))
     attrs = {"running": tracks, "eps": float(m.eps), "space": space}
     return Bound((input, None, None, None, None, None), attrs)

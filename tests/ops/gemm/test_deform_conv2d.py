@@ -67,6 +67,7 @@ def test_offsets_move_each_tap_and_masks_weigh_it(parts: int) -> None:
     doubles = [t.double() for t in (x, offset, weight, mask)]
     found = deform_conv2d(*doubles[:3], None, doubles[3], **geometry)
     expected = by_hand(*(t.numpy() for t in doubles), 1, parts)
+    # float64, sampled at normalized positions and summed in another order
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-9)
 
 

@@ -58,6 +58,7 @@ def test_shift_of_a_sum_is_bounded() -> None:
     assert abs(float(value(m[0], n[0])) - 1e-8) < 2.0**-46
     ms, shift = multipliers_over_shift(HIGH, [1e-9, 1e-12])
     assert shift == 46
+    # half a step of the shift's last bit
     np.testing.assert_allclose(np.ldexp(np.float64(ms), -46), [1e-9, 1e-12], rtol=0, atol=2.0**-47)
 
 

@@ -83,6 +83,7 @@ def test_known_bounds_limit_the_headroom() -> None:
     inverse = op(model, "0.reciprocal").activation_post_process
     assert inverse is not None
     low, high = (float(value) for value in inverse.observed_range())
+    # one int16 step of rounding
     assert (low, high) == pytest.approx((0.2, 0.4), abs=s16(0.4))
 
 

@@ -130,6 +130,7 @@ def test_grid_sample_layer_takes_absolute_positions(padding: str) -> None:
     x = torch.arange(12.0).view(1, 1, 3, 4)
     grid = torch.tensor([[[[0.0, 0.0], [3.0, 2.0], [1.5, 1.0], [-9.0, 0.0]]]])
     outside = 0.0 if padding == "zeros" else x[0, 0, 0, 0].item()
+    # float32 positions of a map of 3 x 4
     assert layer(x, grid).ravel().tolist() == pytest.approx([0.0, 11.0, 5.5, outside], abs=1e-5)
     far = torch.rand(2, 4, 5, 2) * 9 - 1
     result = whole(Sample(layer), torch.randn(2, 3, 6, 8), far)
