@@ -9,6 +9,7 @@ from qtune.dtype import FloatDType, float16, is_float16
 from qtune.errors import ArgumentError
 from qtune.quantizers.constructor import Constructor
 from qtune.quantizers.state import FakeQuantState
+from qtune.quantizers.uncompiled import runs_eagerly
 
 
 class FakeCast(nn.Module):
@@ -33,6 +34,7 @@ class FakeCast(nn.Module):
         """This class with some arguments, to be completed and called later."""
         return Constructor(cls, kwargs)
 
+    @runs_eagerly
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Round ``x`` (floating, any shape) to float16; the result has its dtype."""
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():

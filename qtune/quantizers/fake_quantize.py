@@ -21,9 +21,11 @@ from qtune.quantizers.float32 import Float32Module
 from qtune.quantizers.observer import GRIDS, MovingAverageMinMaxObserver, Observer, grid_dtype
 from qtune.quantizers.scope import current_scope, not_calibrated
 from qtune.quantizers.state import FakeQuantState
+from qtune.quantizers.uncompiled import runs_eagerly
 
 _log = logging.getLogger(__name__)
 _POWER_OF_TWO = "power_of_two"
+_GRID = "dtype"
 
 HEADROOM = 2.0
 """How much further than observed the range of values with known bounds reaches."""
@@ -33,8 +35,12 @@ class FakeQuantize(Float32Module):
     """``clamp(floor(x / scale + 0.5), qmin, qmax) * scale`` with an observer for the scale.
 
     Arguments: ``observer`` is an ``Observer`` class (or its ``with_args``), which gets
-    ``observer_kwargs`` (``dtype``, ``ch_axis``, ``averaging_constant``, ...). ``channel_len``:
-    channels along ``ch_axis``. ``name``: how errors call it.
+    ``observer_kwargs`` (``dtype``, ``ch_axis``, ``averaging_constant``, ...). ``saturate``: what
+    leaves the grid has no gradient (``None``: as ``True``); ``False`` passes it on everywhere.
+    ``in_place``: where no gradient is recorded, the result overwrites ``x``. ``compat_mask``:
+    backward keeps one bit per element, else a byte. ``channel_len``: channels along ``ch_axis``.
+    ``fast_training``: scale and fake-quantize are one call; that can't be turned off. ``name``: how
+    errors call it.
 
     ``state`` decides what a call does (numerics.md section 5): CALIBRATION observes, VALIDATION
     quantizes, QAT quantizes and also observes while in training mode, ``_FLOAT`` does neither.
@@ -53,6 +59,7 @@ class FakeQuantize(Float32Module):
     power_of_two = False
     bounds: tuple[float, float] | None = None
     _loaded_power_of_two = False
+    _loaded_grid = ""
 
     scale: torch.Tensor
     observed: torch.Tensor
@@ -61,12 +68,24 @@ class FakeQuantize(Float32Module):
     def __init__(
         self,
         observer: type[Observer] | Constructor = MovingAverageMinMaxObserver,
-        *,
+        saturate: bool | None = None,
+        in_place: bool = False,
+        compat_mask: bool = True,
         channel_len: int | None = None,
+        fast_training: bool = True,
+        *,
         name: str = "",
         **observer_kwargs: Any,
     ) -> None:
         super().__init__()
+        if not fast_training:
+            raise ArgumentError(
+                "FakeQuantize: fast_training=False is not offered, scale and fake-quantize are one "
+                "call with the same numbers; leave it out"
+            )
+        self.saturate = saturate is not False
+        self.in_place = bool(in_place)
+        self.compat_mask = bool(compat_mask)
         if channel_len is not None:
             observer_kwargs["channel_len"] = channel_len
         self.activation_post_process = _build(observer, observer_kwargs)
@@ -74,7 +93,7 @@ class FakeQuantize(Float32Module):
         self.state = FakeQuantState.QAT
         threshold = self.activation_post_process.threshold
         given = self.activation_post_process.is_fixed
-        self.register_buffer("scale", torch.ones_like(threshold))
+        self._register_scale(torch.ones_like(threshold))
         self.register_buffer("observed", torch.tensor(given, device=threshold.device))
         if given:
             self._refresh_scale()
@@ -117,6 +136,7 @@ class FakeQuantize(Float32Module):
         """Largest code."""
         return self.dtype.qmax
 
+    @runs_eagerly
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Observe and fake-quantize ``x`` (floating, any strides) as the state says.
 
@@ -133,7 +153,20 @@ class FakeQuantize(Float32Module):
             return x
         if not bool(self.observed):
             return self._pass_unobserved(x)
-        return fake_quantize(x, self.scale, self.quant_min, self.quant_max, self.ch_axis)
+        return self._quantize(x)
+
+    def _quantize(self, x: torch.Tensor) -> torch.Tensor:
+        grid = self.quant_min, self.quant_max
+        if self.in_place and not (torch.is_grad_enabled() and x.requires_grad):
+            return x.copy_(fake_quantize(x, self.scale, *grid, self.ch_axis))
+        return fake_quantize(
+            x,
+            self.scale,
+            *grid,
+            self.ch_axis,
+            saturate=self.saturate,
+            packed=self.compat_mask,
+        )
 
     @torch.no_grad()
     def set_qparams(
@@ -155,6 +188,16 @@ class FakeQuantize(Float32Module):
         if bool(self.observed):
             self._refresh_scale()
 
+    @torch.no_grad()
+    def observe_anew(self, x: torch.Tensor) -> None:
+        """Forget the statistics and take them from ``x`` alone, whatever the state."""
+        self.activation_post_process.forget()
+        self._observe(x)
+
+    def scale_on(self, dtype: QuantDType) -> torch.Tensor:
+        """The float32 [C] scale that the same statistics give on another grid."""
+        return self.activation_post_process.calculate_scale(dtype)
+
     @property
     def is_quantizing(self) -> bool:
         """Whether a call changes values now: by the state, and because there is a scale."""
@@ -173,7 +216,8 @@ class FakeQuantize(Float32Module):
         Where no data were seen, the range of the scale. A scale that was rounded up to a power of
         two covers more than the data had: the side that decided it then reaches to its end.
         """
-        low, high = self.quant_min * self.scale, self.quant_max * self.scale
+        scale = self.scale.detach()
+        low, high = self.quant_min * scale, self.quant_max * scale
         observer = self.activation_post_process
         if not bool(observer.observed):
             return low, high
@@ -186,16 +230,22 @@ class FakeQuantize(Float32Module):
             most = torch.where(most >= -observer.min_val, high, most)
         return torch.maximum(least, low), torch.minimum(most, high)
 
+    def _take_loaded(self, scale: torch.Tensor) -> None:
+        """Take over a scale that does not follow from the statistics."""
+        self.set_qparams(scale)
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         facts = getattr(destination, "_metadata", {}).get(prefix[:-1], {})
         facts[_POWER_OF_TWO] = self.power_of_two
+        facts[_GRID] = self.dtype.name
 
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, *args: Any
     ) -> None:
         facts = local_metadata or {}
         self._loaded_power_of_two = facts.get(_POWER_OF_TWO, self.power_of_two)
+        self._loaded_grid = facts.get(_GRID, self.dtype.name)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     @property
@@ -212,8 +262,20 @@ class FakeQuantize(Float32Module):
     def _observe(self, x: torch.Tensor) -> None:
         observer = self.activation_post_process
         observer(x)
-        if bool(observer.observed):
+        if bool(observer.observed) and self._follows_data():
             self._refresh_scale()
+
+    def _follows_data(self) -> bool:
+        """Whether the scale is that of the statistics now."""
+        return True
+
+    def _register_scale(self, scale: torch.Tensor) -> None:
+        self.register_buffer("scale", scale)
+
+    def _store_scale(self, scale: torch.Tensor) -> None:
+        if scale.shape != self.scale.shape:
+            self.scale = torch.ones_like(scale)
+        self.scale.copy_(scale)
 
     @torch.no_grad()
     def _refresh_scale(self) -> None:
@@ -222,9 +284,7 @@ class FakeQuantize(Float32Module):
         scale = self._computed_scale(self.dtype)
         if self.power_of_two:
             scale = as_power_of_two(scale)
-        if scale.shape != self.scale.shape:
-            self.scale = torch.ones_like(scale)
-        self.scale.copy_(scale)
+        self._store_scale(scale)
         self.observed.fill_(True)
 
     def _computed_scale(self, grid: QuantDType) -> torch.Tensor:
@@ -252,7 +312,7 @@ class FakeQuantize(Float32Module):
             f"fake_quant_enabled={enabled}, observer_enabled={observes},            "
             f"quant_min={self.quant_min}, quant_max={self.quant_max}, dtype={self.dtype}, "
             f"qscheme={self.activation_post_process.qscheme}, ch_axis={self.ch_axis},         "
-            f"scale={self.scale}, zero_point={zero_point}"
+            f"scale={self.scale.detach()}, zero_point={zero_point}"
         )
 
 
@@ -291,13 +351,19 @@ def as_power_of_two(scale: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(power_of_two_scale(scale.detach().cpu().numpy())).to(scale.device)
 
 
+def same_range(scale: torch.Tensor, source: QuantDType, target: QuantDType) -> torch.Tensor:
+    """The scale on ``target`` that covers what ``scale`` covers on ``source``; exact."""
+    return scale * (source.qmin / target.qmin)
+
+
 def _settle_loaded_scale(module: FakeQuantize, incompatible: Any) -> None:
     """Bring a loaded scale to the module's own grid.
 
     The state may come from a model with another dtype here: then the scale follows from the loaded
-    statistics. A scale that fits the statistics on no grid was set by hand and stays.
+    statistics. A scale that fits the statistics on no grid was learned or set by hand: it stays,
+    or keeps its range where it comes from another grid.
     """
-    observer, scale = module.activation_post_process, module.scale.clone()
+    observer, scale = module.activation_post_process, module.scale.detach().clone()
     if scale.is_meta or not (bool(module.observed) or observer.is_fixed):
         return
     has_source = bool(observer.observed) or bool((observer.threshold > 0).all())
@@ -306,7 +372,7 @@ def _settle_loaded_scale(module: FakeQuantize, incompatible: Any) -> None:
         computed += [as_power_of_two(own) for own in computed]
     fits = any(torch.equal(own, scale) for own in computed)
     if not (fits or observer.is_fixed):
-        module.set_qparams(scale)
+        module._take_loaded(same_range(scale, grid_dtype(module._loaded_grid), module.dtype))
         return
     module._refresh_scale()
     if not fits:

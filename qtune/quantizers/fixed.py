@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError
 from qtune.quantizers.observer import Observer
+from qtune.quantizers.options import LastOptions
 
 
 class FixedScaleObserver(Observer):
@@ -29,26 +29,11 @@ class FixedScaleObserver(Observer):
         zero_point: int = 0,
         dtype: QuantDType | torch.dtype | str = "qint8",
         qscheme: torch.qscheme = torch.per_tensor_symmetric,
-        quant_min: int | None = None,
-        quant_max: int | None = None,
-        averaging_constant: float = 0.01,
         ch_axis: int = -1,
-        is_sync_quantize: bool = False,
-        factory_kwargs: Mapping[str, Any] | None = None,
-        *,
-        channel_len: int | None = None,
+        averaging_constant: float = 0.01,
+        **options: Unpack[LastOptions],
     ) -> None:
-        super().__init__(
-            averaging_constant,
-            ch_axis,
-            dtype,
-            qscheme,
-            quant_min,
-            quant_max,
-            is_sync_quantize,
-            factory_kwargs,
-            channel_len=channel_len,
-        )
+        super().__init__(averaging_constant, ch_axis, dtype, qscheme, **options)
         check_zero_point(zero_point)
         self.give_scale(checked_scale(scale, self.threshold.numel()), self.dtype)
 

@@ -35,6 +35,10 @@ class Float32Module(nn.Module):
             if loaded.shape != buffer.shape:
                 setattr(self, name, buffer.new_zeros(loaded.shape))
                 self._sized(int(loaded.shape[-1]))
+        for name, parameter in self.named_parameters(recurse=False):
+            loaded = state_dict.get(prefix + name)
+            if loaded is not None and loaded.dim() == 1 and loaded.shape != parameter.shape:
+                parameter.data, parameter.grad = parameter.new_zeros(loaded.shape), None
 
     def _is_unsized(self) -> bool:
         """Whether the number of channels is left to the first data or loaded state."""

@@ -7,22 +7,34 @@ observers are of another kind.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 
 from qtune.arith.quantize import scale_from_absmax, scale_from_threshold
-from qtune.dtype import QuantDType, qint4, qint8, qint16, quant_dtype
+from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError, NotCalibratedError
 from qtune.quantizers.constructor import Constructor
 from qtune.quantizers.float32 import Float32Module
+from qtune.quantizers.options import (
+    GRIDS,
+    LastOptions,
+    buffer_device,
+    check_averaging,
+    check_axis,
+    check_grid,
+    check_scheme,
+    grid_dtype,
+    whole_signature,
+)
 from qtune.quantizers.scope import current_scope
 from qtune.quantizers.statistics import Summary, batch_range
 
-GRIDS = (qint4, qint8, qint16)
-"""The dtypes that have a scale, in the order of the rows of ``Observer.absmax``."""
+HISTOGRAM = ("histogram", "bin_width", "peak")
+"""What only the state of a ``HistogramObserver`` holds besides; other kinds leave it aside."""
 
 
 class Observer(Float32Module):
@@ -46,6 +58,10 @@ class Observer(Float32Module):
     is_fixed = False
     """Whether the scale is given and data never change it."""
 
+    __signature__: ClassVar[inspect.Signature]
+    _settled: ClassVar[tuple[str, ...]] = ()
+    """Arguments of the base class that a kind gives itself."""
+
     min_val: torch.Tensor
     max_val: torch.Tensor
     absmax: torch.Tensor
@@ -66,28 +82,21 @@ class Observer(Float32Module):
         channel_len: int | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= averaging_constant <= 1:
-            raise ArgumentError(
-                f"averaging_constant: expected 0 to 1 but got {averaging_constant!r}"
-            )
-        if not isinstance(ch_axis, int) or ch_axis < -1:
-            raise ArgumentError(
-                f"ch_axis: expected an axis from 0 on, or -1 for the whole tensor, but got "
-                f"{ch_axis!r}"
-            )
-        if ch_axis == -1 and channel_len not in {None, 1}:
-            raise ArgumentError(
-                f"channel_len: {channel_len} channels need a ch_axis from 0 on, not -1"
-            )
+        check_averaging(averaging_constant)
+        check_axis(ch_axis, channel_len)
         self.averaging_constant = averaging_constant
         self.ch_axis = ch_axis
         self.dtype = grid_dtype(dtype)
         self.is_sync_quantize = is_sync_quantize
         self.name = ""
         self.channel_len = 1 if ch_axis == -1 else channel_len
-        _check_scheme(qscheme, ch_axis)
-        _check_grid(self.dtype, quant_min, quant_max)
-        self._allocate(self.channel_len or 1, _device(factory_kwargs))
+        check_scheme(qscheme, ch_axis)
+        check_grid(self.dtype, quant_min, quant_max)
+        self._allocate(self.channel_len or 1, buffer_device(factory_kwargs))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__signature__ = whole_signature(cls, cls._settled)
 
     @classmethod
     def with_args(cls, **kwargs: Any) -> Constructor:
@@ -130,6 +139,10 @@ class Observer(Float32Module):
     def give_scale(self, scale: torch.Tensor, dtype: QuantDType) -> None:
         """Fix the scale: from now on it is ``scale`` on ``dtype``, and the same range on others."""
         self.threshold.copy_(scale.to(self.threshold.device, torch.float32) * -dtype.qmin)
+
+    def forget(self) -> None:
+        """Drop what was observed and what was given: the state before the first data."""
+        self._allocate(self.channel_len or 1, self.threshold.device)
 
     @property
     def _where(self) -> str:
@@ -183,40 +196,66 @@ class Observer(Float32Module):
     def _sized(self, channels: int) -> None:
         self.channel_len = channels
 
+    def _is_first_call(self) -> bool:
+        """Whether this is a batch of its own, not a further call of one forward."""
+        scope = current_scope()
+        return scope is None or self not in scope.memory
+
     def _summarize(self, x: torch.Tensor, batch: Summary) -> Summary:
+        """What :meth:`_ranges` needs from one call."""
         return batch
 
-    def _merge(self, first: Summary, second: Summary) -> Summary:
-        """The union of two calls of one forward."""
-        low, high = torch.minimum(first.low, second.low), torch.maximum(first.high, second.high)
-        return Summary(low, high)
-
     def _update(self, batch: Summary) -> None:
-        scope = current_scope()
-        before = self._statistics()
+        before, scope = self._statistics(), current_scope()
+        if scope is not None and self in scope.memory:
+            before, earlier = scope.memory[self]
+            batch = earlier.union(batch)
         if scope is not None:
-            before, earlier = scope.memory.get(self, (before, None))
-            batch = batch if earlier is None else self._merge(earlier, batch)
+            before = tuple(buffer.clone() for buffer in before)
             scope.memory[self] = (before, batch)
         self._average(before, batch)
 
     def _statistics(self) -> tuple[torch.Tensor, ...]:
-        buffers = (self.observed, self.min_val, self.max_val, self.absmax)
-        return tuple(buffer.clone() for buffer in buffers)
+        """What :meth:`_average` starts from; the buffers themselves."""
+        return self.observed, self.min_val, self.max_val, self.absmax
 
     def _average(self, before: tuple[torch.Tensor, ...], batch: Summary) -> None:
-        observed, low, high, _ = before
-        self.min_val.copy_(self._moved(observed, low, batch.low))
-        self.max_val.copy_(self._moved(observed, high, batch.high))
-        self.absmax.copy_(torch.maximum(self.min_val.abs(), self.max_val.abs()).expand(3, -1))
-        self.observed.fill_(True)
+        seen, low, high, absmax = before
+        self.min_val.copy_(self._moved(seen, low, batch.low))
+        self.max_val.copy_(self._moved(seen, high, batch.high))
+        ranges = self._ranges(seen, absmax, batch)
+        if ranges is not None:
+            self.absmax.copy_(ranges)
+            self.observed.fill_(True)
+
+    def _ranges(
+        self, seen: torch.Tensor, absmax: torch.Tensor, batch: Summary
+    ) -> torch.Tensor | None:
+        """The new ``absmax``, from the old one and the batch; ``None``: not yet."""
+        return torch.maximum(self.min_val.abs(), self.max_val.abs()).expand(3, -1)
 
     def _moved(self, seen: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        if self.averaging_constant in {0, 1}:
-            average = old if self.averaging_constant == 0 else new
-        else:
-            average = old + self.averaging_constant * (new - old)
-        return torch.where(seen, average, new)
+        if self.averaging_constant == 1 or not bool(seen):
+            return new
+        if self.averaging_constant == 0:
+            return old
+        return old + self.averaging_constant * (new - old)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
+    ) -> None:
+        super()._load_from_state_dict(
+            state_dict, prefix, metadata, strict, missing, unexpected, errors
+        )
+        other_kinds = {prefix + name for name in HISTOGRAM}
+        unexpected[:] = [key for key in unexpected if key not in other_kinds]
 
     def extra_repr(self) -> str:
         """The observed range, as the documents print it."""
@@ -232,26 +271,17 @@ class MinMaxObserver(Observer):
 class MovingAverageMinMaxObserver(Observer):
     """As :class:`MinMaxObserver`, one range per tensor only."""
 
+    _settled = ("ch_axis",)
+
     def __init__(
         self,
         averaging_constant: float = 0.01,
         dtype: QuantDType | torch.dtype | str = "qint8",
         qscheme: torch.qscheme = torch.per_tensor_symmetric,
-        quant_min: int | None = None,
-        quant_max: int | None = None,
-        is_sync_quantize: bool = False,
-        factory_kwargs: Mapping[str, Any] | None = None,
+        *common: Any,
+        **options: Unpack[LastOptions],
     ) -> None:
-        super().__init__(
-            averaging_constant,
-            -1,
-            dtype,
-            qscheme,
-            quant_min,
-            quant_max,
-            is_sync_quantize,
-            factory_kwargs,
-        )
+        super().__init__(averaging_constant, -1, dtype, qscheme, *common, **options)
 
 
 class MovingAveragePerChannelMinMaxObserver(Observer):
@@ -263,60 +293,9 @@ class MovingAveragePerChannelMinMaxObserver(Observer):
         ch_axis: int = 0,
         dtype: QuantDType | torch.dtype | str = "qint8",
         qscheme: torch.qscheme = torch.per_channel_symmetric,
-        quant_min: int | None = None,
-        quant_max: int | None = None,
-        is_sync_quantize: bool = False,
-        factory_kwargs: Mapping[str, Any] | None = None,
-        *,
-        channel_len: int | None = None,
+        *common: Any,
+        **options: Unpack[LastOptions],
     ) -> None:
         if ch_axis == -1:
             raise ArgumentError("per-channel observer: ch_axis must be an axis from 0 on, not -1")
-        super().__init__(
-            averaging_constant,
-            ch_axis,
-            dtype,
-            qscheme,
-            quant_min,
-            quant_max,
-            is_sync_quantize,
-            factory_kwargs,
-            channel_len=channel_len,
-        )
-
-
-def grid_dtype(dtype: QuantDType | torch.dtype | str) -> QuantDType:
-    """Return the dtype as one of ``GRIDS``; raise ``ArgumentError`` for any other."""
-    grid = quant_dtype(dtype)
-    if grid not in GRIDS:
-        known = ", ".join(g.name for g in GRIDS)
-        raise ArgumentError(
-            f"expected a dtype with a scale of its own ({known}) but got {grid}; a qint32 output "
-            "has no fake-quantize, leave it out of the qconfig"
-        )
-    return grid
-
-
-def _check_scheme(qscheme: torch.qscheme, ch_axis: int) -> None:
-    if qscheme not in {torch.per_tensor_symmetric, torch.per_channel_symmetric}:
-        raise ArgumentError(f"qscheme: the BPU is symmetric (zero point 0), got {qscheme}")
-    if qscheme == torch.per_channel_symmetric and ch_axis == -1:
-        raise ArgumentError("qscheme torch.per_channel_symmetric needs a ch_axis from 0 on")
-
-
-def _check_grid(dtype: QuantDType, low: int | None, high: int | None) -> None:
-    for name, value, own in (("quant_min", low, dtype.qmin), ("quant_max", high, dtype.qmax)):
-        if value is not None and value != own:
-            raise ArgumentError(
-                f"{name}: the grid of {dtype} is fixed at {dtype.qmin} to {dtype.qmax}, got {value}"
-            )
-
-
-def _device(factory_kwargs: Mapping[str, Any] | None) -> torch.device | str | None:
-    given = dict(factory_kwargs or {})
-    device: torch.device | str | None = given.pop("device", None)
-    if given.pop("dtype", torch.float32) != torch.float32 or given:
-        raise ArgumentError(
-            f"factory_kwargs: expected a device (statistics are float32) but got {factory_kwargs}"
-        )
-    return device
+        super().__init__(averaging_constant, ch_axis, dtype, qscheme, *common, **options)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Sequence
 from typing import Protocol, cast
 
+from torch import distributed as dist
 from torch import nn
 
 from qtune.errors import ArgumentError
+from qtune.quantizers.statistics import in_group
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +31,7 @@ class FakeQuantState(enum.Enum):
 
 class _Stateful(Protocol):
     state: FakeQuantState
+    state_is_set: bool
 
 
 def set_fake_quantize(model: nn.Module, state: FakeQuantState) -> None:
@@ -43,8 +47,35 @@ def set_fake_quantize(model: nn.Module, state: FakeQuantState) -> None:
         )
     found = [m for m in model.modules() if isinstance(getattr(m, "state", None), FakeQuantState)]
     for module in found:
-        cast(_Stateful, module).state = state
+        stateful = cast(_Stateful, module)
+        stateful.state, stateful.state_is_set = state, True
+    if state is FakeQuantState.CALIBRATION:
+        _warn_unsynchronized(found)
     if not found:
         _log.warning(
             "set_fake_quantize: %s holds no fake-quantize; was it prepared?", type(model).__name__
+        )
+
+
+def _warn_unsynchronized(found: Sequence[nn.Module]) -> None:
+    """Say that each process calibrates on its own data only (a documented misconception).
+
+    Weights are the same in every process, so their ranges need no exchange.
+    """
+    if not in_group() or dist.get_world_size() == 1:
+        return
+    observers = [getattr(module, "activation_post_process", None) for module in found]
+    alone = [
+        observer
+        for observer in observers
+        if not getattr(observer, "is_sync_quantize", True)
+        and getattr(observer, "ch_axis", 0) == -1
+        and not getattr(observer, "is_fixed", False)
+    ]
+    if alone:
+        _log.warning(
+            "set_fake_quantize: multi-process calibration without sync: %d observer(s) see the data "
+            "of their own process only, so scales differ between processes. Calibrate in one "
+            "process, or give the observers is_sync_quantize=True",
+            len(alone),
         )

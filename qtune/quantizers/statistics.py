@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from qtune.errors import NonFiniteError
 
 _log = logging.getLogger(__name__)
-_FLOAT32_MAX = torch.finfo(torch.float32).max
+FLOAT32_MAX = torch.finfo(torch.float32).max
 _NAN = "NaN"
 _ONLY_INFINITE = "nothing but infinities"
 _FAULTS = ("", _NAN, _ONLY_INFINITE)
@@ -29,6 +30,10 @@ class Summary:
         """Largest magnitude, float32 [channels]."""
         return torch.maximum(self.low.abs(), self.high.abs())
 
+    def union(self, other: Any) -> Summary:
+        """The summary of both batches' data, of the same kind as both."""
+        return Summary(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high))
+
 
 def batch_range(
     x: torch.Tensor, axis: int, channels: int, where: str, synchronize: bool
@@ -40,7 +45,7 @@ def batch_range(
     Raises ``NonFiniteError`` on NaN, and where a channel holds nothing but infinities.
     """
     low, high, fault = _local_range(x, axis, channels, where)
-    if synchronize and dist.is_available() and dist.is_initialized():
+    if synchronize and in_group():
         flag = low.new_full((1,), float(_FAULTS.index(fault)))
         packed = torch.cat([-low, high, flag])
         dist.all_reduce(packed, op=dist.ReduceOp.MAX)
@@ -50,9 +55,14 @@ def batch_range(
             f"{where}: {fault} in the data, so there is no range to derive a scale from. Remove "
             "it from the calibration data, or mend the operator that makes it."
         )
-    if bool((high == -torch.inf).all()):
+    if x.numel() == 0 and bool((high == -torch.inf).all()):
         return None
     return Summary(low, high)
+
+
+def in_group() -> bool:
+    """Whether this is one of several processes of ``torch.distributed``."""
+    return dist.is_available() and dist.is_initialized()
 
 
 def _local_range(
@@ -85,4 +95,4 @@ def _extremes(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _as_float32(value: torch.Tensor) -> torch.Tensor:
-    return value.to(torch.float32).clamp(-_FLOAT32_MAX, _FLOAT32_MAX)
+    return value.to(torch.float32).clamp(-FLOAT32_MAX, FLOAT32_MAX)

@@ -342,7 +342,7 @@ def test_with_args_passes_observer_options():
 def test_options_that_the_observer_does_not_have_are_refused():
     with pytest.raises(ArgumentError, match="MovingAverageMinMaxObserver takes no ch_axis"):
         FakeQuantize(ch_axis=0)
-    with pytest.raises(ArgumentError, match="takes no saturate"):
-        FakeQuantize(saturate=True)
+    with pytest.raises(ArgumentError, match="takes no stride"):
+        FakeQuantize(stride=2)
     with pytest.raises(ArgumentError, match="expected an observer class"):
         FakeQuantize(observer="min_max")

@@ -2,29 +2,21 @@ import numpy as np
 import pytest
 import torch
 
+from qtune.arith.histogram import bin_width, magnitude_counts
+from qtune.arith.ranges import least_squares_range, mse_candidates
 from qtune.dtype import qint8, qint16
 from qtune.errors import ArgumentError
-from qtune.quantizers.mse import BINS, HistogramSummary, MSEObserver, histogram, rebin
+from qtune.quantizers.batch_histogram import BINS
+from qtune.quantizers.mse import MSEObserver
 from qtune.quantizers.scope import forward_scope
 
 
 def search(data, stride=1, grid=qint8):
-    """The rule of numerics.md section 5 in NumPy, one candidate after the other."""
-    magnitude = np.abs(data.astype(np.float32))
-    top = magnitude.max()
-    counts = np.zeros(BINS)
-    for value in magnitude:
-        counts[min(int(value / np.float32(top / BINS)), BINS - 1)] += 1
-    centres = (np.arange(BINS) + 0.5) * top / BINS
-    best, least = None, np.inf
-    for i in range(100, 0, -stride):
-        candidate = np.float32(top * np.float32(i) / 100)
-        scale = candidate / grid.divisor
-        error = np.minimum(np.floor(centres / scale + 0.5), grid.qmax) * scale - centres
-        loss = (counts * error**2).sum()
-        if loss < least:
-            best, least = candidate, loss
-    return best
+    """The rule of numerics.md section 5 in NumPy."""
+    top = np.abs(data).max()
+    width = bin_width(top, BINS)
+    counts = magnitude_counts(data, width, BINS)
+    return least_squares_range(counts, width, mse_candidates(top, stride), grid)
 
 
 def heavy_tail(seed, size=4000):
@@ -76,23 +68,6 @@ def test_channels_are_searched_independently():
     observer = MSEObserver(ch_axis=0)
     observer(torch.from_numpy(rows))
     assert observer.absmax[1].tolist() == [float(search(row)) for row in rows]
-
-
-def test_histogram_counts_all_elements_and_no_infinity():
-    data = torch.tensor([[0.0, 1.0, -2.0], [float("inf"), 0.5, 4.0]])
-    counts = histogram(data, torch.tensor([2.0, 4.0]), 0)
-    assert counts.sum(1).tolist() == [3, 2]
-    assert counts[0].nonzero().flatten().tolist() == [0, BINS // 2, BINS - 1]
-    assert counts[1].nonzero().flatten().tolist() == [BINS // 8, BINS - 1]
-
-
-def test_rebin_moves_counts_to_where_their_centres_fall():
-    top = torch.tensor([1.0])
-    counts = histogram(torch.linspace(-1, 1, 5000), top, -1)
-    wider = rebin(HistogramSummary(-top, top, counts, top), torch.tensor([2.0]))
-    assert wider.sum() == counts.sum()
-    assert wider[0, BINS // 2 :].sum() == 0
-    assert torch.equal(wider[0, : BINS // 2], counts[0].reshape(-1, 2).sum(1))
 
 
 def test_two_calls_of_one_forward_search_their_union():
