@@ -10,27 +10,28 @@ from qtune.errors import QconfigError
 from qtune.qconfig.dtypes import Float, PortDType
 from qtune.qconfig.plan import UNSET, OpView
 from qtune.qconfig.qconfig import FakeQuantizeConstructor, QConfig, weight_constructor
-from qtune.qconfig.rules import Level, Setting, input_ports, match
-from qtune.qconfig.setter import QconfigSetter
+from qtune.qconfig.rules import NO_RULE, Level, Rules, Setting, bound, match, port_names
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.observer import MinMaxObserver
 
-REFERENCE = "reference qconfig"
 MODULE = "module.qconfig"
+STUB_RULE = "QuantStubs need no rule of their own"
 
 
 @dataclass(frozen=True, slots=True)
 class PortConfig:
     """What is asked for one port. ``dtype`` ``None``: nothing. ``level``: of the dtype's rule,
-    or of the threshold's if that is higher.
+    or of the threshold's if that is higher. ``from_qconfig``: a qconfig decided it.
     """
 
     constructor: FakeQuantizeConstructor
     dtype: PortDType | None = None
-    rule: str = REFERENCE
+    rule: str = ""
     level: Level = Level.DEFAULT
     threshold: float | None = None
+    threshold_rule: str = ""
+    from_qconfig: bool = True
     dtype_frozen: bool = False
     threshold_frozen: bool = False
 
@@ -43,12 +44,14 @@ class PortConfig:
                 dtype=setting.dtype,
                 rule=setting.rule,
                 level=setting.level,
+                from_qconfig=False,
                 dtype_frozen=setting.frozen,
             )
         if setting.threshold is not None and not self.threshold_frozen:
             config = replace(
                 config,
                 threshold=setting.threshold,
+                threshold_rule=setting.rule,
                 rule=config.rule if config.dtype is not None else setting.rule,
                 level=max(config.level, setting.level),
                 threshold_frozen=setting.frozen,
@@ -71,41 +74,56 @@ class GroupConfig:
 class Configurator:
     """Applies reference, templates and ``module.qconfig`` to one group after the other.
 
-    ``used`` collects the rules that spoke to some port.
+    ``spoken``: the rules about single operators or modules that spoke to some port, and to which.
+    ``settled``: those that still stand when all have spoken.
     """
 
-    def __init__(self, setter: QconfigSetter) -> None:
-        self._setter = setter
+    def __init__(self, rules: Rules, views: Sequence[OpView]) -> None:
+        self._rules = rules
+        self.templates = bound(rules.templates, views)
         self._grids: dict[int, QuantDType | FloatDType] = {}
-        self.used: set[str] = set()
+        self.spoken: dict[str, list[tuple[str, str]]] = {}
+        self.settled: set[str] = set()
 
     def configure(self, group: Sequence[OpView]) -> GroupConfig:
         """What is asked for the members of one fused group (or one operator)."""
-        reference = self._setter.reference_qconfig
-        config = GroupConfig(self._port(reference, "output", REFERENCE, Level.DEFAULT))
+        reference, rule = self._rules.reference_qconfig, self._rules.reference_rule
+        config = GroupConfig(self._port(reference, "output", rule, Level.DEFAULT))
         for view in group:
-            for port in _port_names(view):
-                wanted = self._port(reference, port, REFERENCE, Level.DEFAULT)
+            for port in port_names(view):
+                wanted = self._port(reference, port, rule, Level.DEFAULT)
                 if port.startswith("input") and not view.is_gemm:
                     wanted = replace(wanted, dtype=None)
                 config.ports[view.name, port] = wanted
-        for template in self._setter.templates:
+        for template in self.templates:
             for setting in template.settings(group):
                 self._apply(config, setting)
         self._apply_module_qconfigs(config, group)
+        if config.output.rule == NO_RULE and group[0].takes_float:
+            config.output = PortConfig(_DEFAULT_ACTIVATION, qint8, STUB_RULE, Level.GLOBAL)
+        for port in (config.output, *config.ports.values()):
+            self.settled |= {port.rule, port.threshold_rule}
         if config.output.dtype is Float.OPERATOR:
             config.kept_float = f"kept float by {config.output.rule}"
         return config
 
     def _apply(self, config: GroupConfig, setting: Setting) -> None:
-        self.used.add(setting.rule)
+        if setting.level >= Level.PREFIX:
+            self.spoken.setdefault(setting.rule, []).append((setting.name, setting.port))
         if setting.port == "output":
-            config.output = config.output.with_setting(setting)
+            config.output = self._changed(config.output, setting)
             return
         key = (setting.name, setting.port)
         if key not in config.ports:
             raise QconfigError(f"{setting.rule}: {setting.name} has no port {setting.port!r}")
-        config.ports[key] = config.ports[key].with_setting(setting)
+        config.ports[key] = self._changed(config.ports[key], setting)
+
+    def _changed(self, port: PortConfig, setting: Setting) -> PortConfig:
+        if setting.qconfig is None:
+            return port.with_setting(setting)
+        if port.dtype_frozen:
+            return port
+        return self._port(setting.qconfig, setting.port, setting.rule, setting.level)
 
     def _apply_module_qconfigs(self, config: GroupConfig, group: Sequence[OpView]) -> None:
         given = [view for view in group if view.module_qconfig is not UNSET]
@@ -118,11 +136,11 @@ class Configurator:
                 if view is nearest or view.is_gemm:
                     config.kept_float = f"{where} is None"
                 continue
+            level = _module_level(view)
             if view is nearest:
-                config.output = self._port(view.module_qconfig, "output", where, Level.MODULE)
-            for port in _port_names(view):
-                wanted = self._port(view.module_qconfig, port, where, Level.MODULE)
-                config.ports[view.name, port] = wanted
+                config.output = self._port(view.module_qconfig, "output", where, level)
+            for port in port_names(view):
+                config.ports[view.name, port] = self._port(view.module_qconfig, port, where, level)
 
     def _port(self, qconfig: QConfig, port: str, rule: str, level: Level) -> PortConfig:
         """A port as a qconfig has it; an absent input asks for nothing, others for float."""
@@ -151,9 +169,13 @@ class Configurator:
         return self._grids[key]
 
 
-def _port_names(view: OpView) -> list[str]:
-    weight = ["weight"] if view.weight else []
-    return weight + [f"input-{index}" for index in input_ports(view)]
+def _module_level(view: OpView) -> Level:
+    """How directly ``module.qconfig`` names an operator: a qconfig of the whole model says less
+    about the inside of a softmax than one of that softmax's own part would.
+    """
+    if view.module_qconfig_path == view.name:
+        return Level.EXACT
+    return Level.PREFIX if view.module_qconfig_path else Level.WHOLE
 
 
 _DEFAULT_ACTIVATION = FakeQuantize.with_args(observer=MinMaxObserver)

@@ -11,7 +11,7 @@ from qtune.ops.spec import FuseRole, Rule
 from qtune.qconfig.config import GroupConfig
 from qtune.qconfig.dtypes import Float, Numeric, PortDType
 from qtune.qconfig.march_check import fit_output, refuses_high_precision
-from qtune.qconfig.plan import Decision, OpView, PortPlan
+from qtune.qconfig.plan import Decision, ModelOutput, OpView, PortPlan
 from qtune.qconfig.ports import FORCED, TABLE_REASON, Port, wanted_output
 from qtune.qconfig.rules import Level
 
@@ -38,6 +38,24 @@ def leaves_model(view: OpView, views: Mapping[str, OpView]) -> bool:
     known = [views[name] for name in view.consumers if name in views]
     through_stub = any(consumer.dequantizes for consumer in known)
     return (view.is_model_output or through_stub) and all(c.dequantizes for c in known)
+
+
+def low_output(
+    group: Sequence[OpView], config: GroupConfig, operands: Sequence[Numeric], march: March
+) -> list[ModelOutput]:
+    """What to say about a group whose result leaves the model quantized: one item or none."""
+    last, asked = group[-1], config.output
+    if asked.dtype == float16 or last.rule is Rule.NO_SCALE or last.takes_float:
+        return []
+    gemm = next((view for view in group if view.is_gemm), None)
+    if gemm is None:
+        return [ModelOutput(last.name, f"only a GEMM has one, this is {last.op}")]
+    refused = refuses_high_precision(gemm, march, operands)
+    relu = next((view for view in group if view.fuse is FuseRole.RELU), None)
+    if refused or relu is not None:
+        return [ModelOutput(last.name, refused or f"{relu.name} is fused into it")]
+    meant = asked.level is Level.EXACT and not asked.from_qconfig
+    return [ModelOutput(last.name, f"{asked.dtype} by {asked.rule}", avoidable=not meant)]
 
 
 def choose_output(
@@ -111,7 +129,7 @@ def _high_precision(
     """Make the output high precision where it is asked or due; else the reason why not."""
     asked = config.output
     explicit = asked.dtype is Float.PORT
-    due = leaves and asked.level < Level.PREFIX and not asked.dtype_frozen
+    due = leaves and asked.level < Level.WHOLE and not asked.dtype_frozen
     if not (explicit or due):
         return ""
     gemm = next(view for view in group if view.is_gemm)

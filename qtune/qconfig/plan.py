@@ -51,7 +51,8 @@ class OpView:
     ``takes_float``: its operands come in float (QuantStub). ``fixed_scale``: the scale that the
     operator itself fixes for its result (``QuantStub(scale=...)``), on whatever dtype that gets.
     ``module_qconfig``: the nearest ``module.qconfig``, ``module_qconfig_path`` the module that has
-    it (``find_qconfig`` gives both). ``float_reason``: why it can't be quantized whatever the
+    it (``find_qconfig`` gives both). ``modules``: path and class of its own module, if it is one,
+    and of those around it, the nearest first (``modules_around``). ``float_reason``: why it can't be quantized whatever the
     configuration says (it lies outside the stubs, nothing in the registry fits).
     ``forced_dtype``: dtype inside a decomposed operator, which only a rule for its exact name
     changes. ``is_part``: it is a part of a decomposed operator. ``bounds``: see
@@ -79,6 +80,7 @@ class OpView:
     fixed_scale: float | None = None
     module_qconfig: QConfig | None | Unset = UNSET
     module_qconfig_path: str = ""
+    modules: tuple[tuple[str, type], ...] = ()
     float_reason: str | None = None
     forced_dtype: QuantDType | None = None
     forced_by: str = ""
@@ -204,13 +206,31 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelOutput:
+    """A result that leaves the model quantized, not in high precision, and why.
+
+    ``avoidable``: a qconfig for much more than this output keeps it so.
+    """
+
+    name: str
+    reason: str
+    avoidable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
-    """The answer of ``resolve``; every operator has a plan, every choice a decision."""
+    """The answer of ``resolve``; every operator has a plan, every choice a decision.
+
+    ``outputs``: results that leave the model quantized. ``advise_outputs``: whether the setter
+    promises high precision wherever possible, so that each of them is worth a line.
+    """
 
     plans: Mapping[str, OpQuantPlan]
     explanation: tuple[Decision, ...]
     unmatched_rules: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    outputs: tuple[ModelOutput, ...] = ()
+    advise_outputs: bool = False
 
     @property
     def corrections(self) -> tuple[Decision, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ from qtune.quantizers.constructor import Constructor
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.fixed import FixedScaleObserver
-from qtune.quantizers.mse import MSEObserver
+from qtune.quantizers.lsq import _LearnableFakeQuantize
 from qtune.quantizers.observer import (
     MinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
     Observer,
 )
+from qtune.quantizers.observers import OBSERVERS
+from qtune.quantizers.pact import PACTFakeQuantize
 
 FakeQuantizeConstructor = Callable[..., Any]
 """Builds a FakeQuantize, or a FakeCast for float16."""
@@ -28,13 +31,10 @@ FakeQuantizeConstructor = Callable[..., Any]
 WEIGHT_AVERAGING = 1.0
 """Weights are known whole at every step, so their range is taken as it is, not averaged."""
 
-OBSERVERS: Mapping[str, type[Observer]] = {
-    "min_max": MinMaxObserver,
-    "mse": MSEObserver,
-    "fixed_scale": FixedScaleObserver,
-}
-_LATER_OBSERVERS = ("percentile", "kl", "mix", "clip", "clip_std", "histogram")
-_LATER_FAKE_QUANTS = ("lsq", "pact")
+FAKE_QUANTS: Mapping[str, type[FakeQuantize]] = MappingProxyType(
+    {"fake_quant": FakeQuantize, "lsq": _LearnableFakeQuantize, "pact": PACTFakeQuantize}
+)
+"""Class of each name that ``get_default_qconfig`` takes."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -129,11 +129,13 @@ def get_default_qconfig(
     activation_qkwargs: Mapping[str, Any] | None = None,
     weight_qkwargs: Mapping[str, Any] | None = None,
 ) -> QConfig:
-    """A qconfig from names. Fake-quantizes: ``fake_quant`` or ``None``; observers: ``min_max``,
-    ``mse``, ``fixed_scale``.
+    """A qconfig from names. Fake-quantizes: ``fake_quant``, ``lsq``, ``pact``, or ``None`` for
+    none (a GEMM then gives its high-precision result); observers: the names of
+    ``qtune.quantizers.observers.OBSERVERS``.
 
-    ``activation_qkwargs`` and ``weight_qkwargs`` go to the observer (``dtype``, ``scale``,
-    ``averaging_constant``, ``is_sync_quantize``). Weights have one scale per output channel.
+    ``activation_qkwargs`` and ``weight_qkwargs`` go to the fake-quantize (``alpha``,
+    ``use_grad_scaling``) and its observer (``dtype``, ``scale``, ``averaging_constant``,
+    ``is_sync_quantize``). Weights have one scale per output channel.
     """
     weight_options = dict(weight_qkwargs or {})
     if weight_options.pop("qscheme", torch.per_channel_symmetric) != torch.per_channel_symmetric:
@@ -165,17 +167,14 @@ def _named(
 ) -> Constructor | None:
     if fake_quant is None:
         return None
-    if fake_quant in _LATER_FAKE_QUANTS or observer in _LATER_OBSERVERS:
-        later = fake_quant if fake_quant in _LATER_FAKE_QUANTS else observer
-        raise NotImplementedError(f"get_default_qconfig: {later!r} is not done yet")
-    if fake_quant != "fake_quant":
+    if fake_quant not in FAKE_QUANTS:
         raise QconfigError(
-            f"get_default_qconfig: {port}_fake_quant must be 'fake_quant' or None, "
-            f"got {fake_quant!r}"
+            f"get_default_qconfig: {port}_fake_quant must be one of {', '.join(FAKE_QUANTS)} or "
+            f"None, got {fake_quant!r}"
         )
     if observer is None or observer not in OBSERVERS:
         raise QconfigError(
             f"get_default_qconfig: {port}_observer must be one of {', '.join(OBSERVERS)}, "
             f"got {observer!r}"
         )
-    return FakeQuantize.with_args(observer=OBSERVERS[observer], **options)
+    return FAKE_QUANTS[fake_quant].with_args(observer=OBSERVERS[observer], **options)

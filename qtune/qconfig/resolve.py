@@ -8,25 +8,32 @@ from qtune.dtype import FloatDType, QuantDType, float16, qint8, qint32
 from qtune.errors import ArgumentError, QconfigError
 from qtune.march import March, get_march
 from qtune.ops.spec import Rule
+from qtune.qconfig.accept import AnySetter, rules_of
 from qtune.qconfig.config import Configurator, GroupConfig
 from qtune.qconfig.demands import demanded
 from qtune.qconfig.dtypes import Float, Numeric, PortDType
 from qtune.qconfig.floating import float_reason, march_refusal, without_quantized_input
 from qtune.qconfig.march_check import dtype_refusal
-from qtune.qconfig.outputs import OutputChoice, choose_output, leaves_model
-from qtune.qconfig.plan import Decision, OpQuantPlan, OpView, PortPlan, Refusal, Resolution
+from qtune.qconfig.outputs import OutputChoice, choose_output, leaves_model, low_output
+from qtune.qconfig.plan import (
+    Decision,
+    ModelOutput,
+    OpQuantPlan,
+    OpView,
+    PortPlan,
+    Refusal,
+    Resolution,
+)
 from qtune.qconfig.ports import Port, plan_inputs, plan_weight
-from qtune.qconfig.rules import input_ports
-from qtune.qconfig.setter import QconfigSetter, default_setter
+from qtune.qconfig.rules import Rules, input_ports
 
 
 def resolve(
-    views: Sequence[OpView], setter: QconfigSetter | None = None, march: March | None = None
+    views: Sequence[OpView], setter: AnySetter = None, march: March | None = None
 ) -> Resolution:
     """Decide for every operator which ports are quantized, and how.
 
-    ``views`` in execution order; ``setter`` default as in ``prepare``; ``march`` default
-    ``get_march()``. Rules, later ones winning: the reference qconfig; the templates in their
+    ``views`` in execution order; ``setter`` as in ``prepare``; ``march`` default ``get_march()``. Rules, later ones winning: the reference qconfig; the templates in their
     order, unless an earlier one froze its setting; ``module.qconfig``, which stands alone. The
     last GEMM before the model's end (without a fused relu) has a high-precision output unless a
     rule names it. Where the calls of a shared operator give an operand in float and in integers, it
@@ -34,9 +41,10 @@ def resolve(
     said in ``explanation``.
     """
     known, target = demanded(views), march or get_march()
+    rules = rules_of(setter)
     mixed: dict[tuple[str, int], PortDType] = {}
     while True:
-        resolver = _Resolver(known, setter or default_setter(), target, mixed)
+        resolver = _Resolver(known, rules, target, mixed)
         resolution = resolver.run()
         more = {key: dtype for key, dtype in resolver.mixed_operands() if key not in mixed}
         if not more:
@@ -50,32 +58,52 @@ class _Resolver:
     def __init__(
         self,
         views: Sequence[OpView],
-        setter: QconfigSetter,
+        rules: Rules,
         march: March,
         mixed: Mapping[tuple[str, int], PortDType],
     ) -> None:
         self._views = views
-        self._setter = setter
+        self._rules = rules
         self._march = march
         self._mixed = mixed
-        self._configurator = Configurator(setter)
+        self._configurator = Configurator(rules, views)
         self._by_name = {view.name: view for view in views}
         self._given: dict[str, PortDType | None] = {}
         self._plans: dict[str, OpQuantPlan] = {}
         self._decisions: list[Decision] = []
         self._refused: list[Refusal] = []
+        self._outputs: list[ModelOutput] = []
+        self._float_groups: dict[str, str] = {}
 
     def run(self) -> Resolution:
         """Go through the groups, each at its last member."""
         for group in _groups(self._views):
             self._check_order(group)
             self._resolve_group(group)
-        used = frozenset(self._configurator.used)
-        unmatched = [
-            text for t in self._setter.templates for text in t.unmatched(self._views, used)
-        ]
         plans = {view.name: self._plans[view.name] for view in self._views}
-        return Resolution(plans, tuple(self._decisions), tuple(unmatched), tuple(self._refused))
+        return Resolution(
+            plans,
+            tuple(self._decisions),
+            tuple(self._idle_rules()),
+            tuple(self._refused),
+            tuple(self._outputs),
+            self._rules.advise_outputs,
+        )
+
+    def _idle_rules(self) -> Iterator[str]:
+        """Rules that decided nothing: they name nothing, or others speak last, or all is float."""
+        asked = self._configurator
+        used = frozenset(asked.spoken) | asked.settled
+        yield from self._rules.unheard
+        for template in asked.templates:
+            yield from template.unmatched(self._views, used)
+        for rule, places in asked.spoken.items():
+            reasons = [self._float_groups.get(name) for name, _ in places]
+            name, port = places[0]
+            if all(reason is not None and rule not in reason for reason in reasons):
+                yield f"{rule}: {name} stays float: {reasons[0]}"
+            elif rule not in asked.settled:
+                yield f"{rule}: another rule decides the {port} of {name}"
 
     def mixed_operands(self) -> Iterator[tuple[tuple[str, int], PortDType]]:
         """Operands that some calls of a shared operator give in float and others in integers."""
@@ -118,6 +146,7 @@ class _Resolver:
 
     def _keep_float(self, group: Sequence[OpView], reason: str, given: PortDType) -> None:
         for view in group:
+            self._float_groups[view.name] = reason
             self._plans[view.name] = OpQuantPlan(float_reason=reason)
             self._given[view.name] = None if _is_plain(view) else given
             self._decisions.append(Decision(view.name, "operator", "", str(Float.PORT), "", reason))
@@ -129,6 +158,8 @@ class _Resolver:
         operands = [] if gemm is None else _operands(inputs[gemm.name], weights[gemm.name])
         leaves = leaves_model(group[-1], self._by_name)
         choice = choose_output(group, config, operands, self._march, leaves, inputs)
+        if leaves and not choice.high_precision:
+            self._outputs.extend(low_output(group, config, operands, self._march))
         self._refuse_dtypes(group, inputs, choice)
         self._decisions.extend(choice.decisions)
         for view in group:

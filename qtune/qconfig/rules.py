@@ -6,10 +6,16 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from qtune.qconfig.dtypes import PortDType
 from qtune.qconfig.plan import OpView
+
+if TYPE_CHECKING:
+    from qtune.qconfig.qconfig import QConfig
+
+PORTS = ("output", "weight", "input")
+"""The kinds of ports that rules name."""
 
 
 class Level(enum.IntEnum):
@@ -18,21 +24,22 @@ class Level(enum.IntEnum):
     DEFAULT = 0
     """The reference qconfig."""
     GLOBAL = 1
-    """Everything, or every operator of a kind."""
-    PREFIX = 2
+    """Everything, or every operator of a kind; high-precision outputs come on top."""
+    WHOLE = 2
+    """A qconfig of the whole model or of a type, which speaks for its outputs as well."""
+    PREFIX = 3
     """A module that contains the operator."""
-    EXACT = 3
+    EXACT = 4
     """The operator's own name."""
-    MODULE = 4
-    """``module.qconfig``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What one rule says about one port: ``output``, ``weight``, ``input-0``, ...
 
-    ``dtype`` or ``threshold`` is ``None`` where the rule says nothing about it. A ``frozen``
-    setting is kept against later templates.
+    ``dtype`` or ``threshold`` is ``None`` where the rule says nothing about it. A ``qconfig``
+    decides the whole port: dtype, observer, and that it has no threshold. A ``frozen`` setting is
+    kept against later templates.
     """
 
     name: str
@@ -41,11 +48,16 @@ class Setting:
     level: Level
     dtype: PortDType | None = None
     threshold: float | None = None
+    qconfig: QConfig | None = None
     frozen: bool = False
 
 
 class Template(Protocol):
-    """Rules of one kind. A later template wins over an earlier one, unless that froze its own."""
+    """Rules of one kind. A later template wins over an earlier one, unless that froze its own.
+
+    A template that must know all operators before it answers also has ``bind(views)``, which
+    returns the template to ask.
+    """
 
     def settings(self, group: Sequence[OpView]) -> Iterable[Setting]:
         """What it says about the members of one fused group (or one operator)."""
@@ -79,10 +91,50 @@ def input_ports(view: OpView) -> list[int]:
     ]
 
 
+NO_RULE = "the setter, which has no rule for it"
+"""``Rules.reference_rule`` of setters that speak for some operators only."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What ``resolve`` applies, whatever kind of setter it came from.
+
+    ``reference_qconfig``: the qconfig of what no template names, ``reference_rule`` how it is
+    called. ``advise_outputs``: say which outputs of the model can't be high precision, and why.
+    ``strict``: a rule that decides nothing and a dtype that is not given are errors. ``unheard``:
+    setters that can't decide anything, with the reason.
+    """
+
+    reference_qconfig: QConfig
+    templates: tuple[Template, ...] = ()
+    reference_rule: str = "reference qconfig"
+    advise_outputs: bool = False
+    strict: bool = False
+    unheard: tuple[str, ...] = ()
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it speaks for some operators only; the others stay float."""
+        return self.reference_rule == NO_RULE
+
+
+def bound(templates: Sequence[Template], views: Sequence[OpView]) -> tuple[Template, ...]:
+    """The templates, each after a look at all operators if it wants one."""
+    return tuple(t.bind(views) if hasattr(t, "bind") else t for t in templates)
+
+
+def port_names(view: OpView) -> list[str]:
+    """The ports of an operator before its result: ``weight``, ``input-0``, ..."""
+    weight = ["weight"] if view.weight else []
+    return weight + [f"input-{index}" for index in input_ports(view)]
+
+
 def why_unmatched(key: str, views: Sequence[OpView]) -> str:
     """The reason to print for a rule for ``key`` that decided nothing."""
     if any(match(key, view) for view in views):
         return "no operator under this name has such a port, or a more specific rule decides it"
+    if key in PORTS or key.startswith("input-"):
+        return f"{key!r} is a port; write {{<operator>: {{{key!r}: ...}}}}"
     known = sorted({view.name for view in views} | {view.scope for view in views} - {""})
     near = get_close_matches(key, known, n=3)
     return "no operator or module has this name" + (f"; close: {', '.join(near)}" if near else "")

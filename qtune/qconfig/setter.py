@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -20,10 +20,13 @@ class QconfigSetter:
     """A reference qconfig (observers, default dtypes) and templates; a later template wins.
 
     A ``ModuleNameTemplate`` with the key ``""`` must come first: later it would undo the others.
+    ``strict``: a rule that decides nothing, or a dtype that is not given, is an error of
+    ``prepare`` (it has the same argument).
     """
 
     reference_qconfig: QConfig
     templates: Sequence[Template] = ()
+    strict: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.reference_qconfig, QConfig):
@@ -54,7 +57,7 @@ def find_qconfig(model: nn.Module, path: str) -> tuple[QConfig | None | Unset, s
     Looks at the module, then at the modules around it; ``(UNSET, "")`` where none has one.
     A ``path`` that does not exist stands for its nearest existing parent.
     """
-    modules = dict(_ancestors(model, path))
+    modules = dict(modules_around(model, path))
     for owner in sorted(modules, key=len, reverse=True):
         found = getattr(modules[owner], "qconfig", UNSET)
         if found is UNSET:
@@ -68,7 +71,8 @@ def find_qconfig(model: nn.Module, path: str) -> tuple[QConfig | None | Unset, s
     return UNSET, ""
 
 
-def _ancestors(model: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
+def modules_around(model: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
+    """The modules on the way from the model to ``path``, the model itself first."""
     found = [("", model)]
     module = model
     parts = path.split(".") if path else []

@@ -1,0 +1,295 @@
+"""Sensitivity tables as rules: the most sensitive ports get more bits."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qtune.dtype import qint8, qint16
+from qtune.errors import QconfigError
+from qtune.ops.spec import Rule
+from qtune.qconfig.dtypes import PortDType, port_dtype
+from qtune.qconfig.plan import OpView
+from qtune.qconfig.qconfig import QConfig
+from qtune.qconfig.rules import Level, Setting, port_names, why_unmatched
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "activation": ("output", "input"),
+    "weight": ("weight",),
+    "both": ("output", "input", "weight"),
+}
+"""``sensitive_type`` -> the kinds of ports it stands for."""
+
+_NAME, _PORT, _DTYPE = "op_name", "fake_stub_type", "dtype"
+_OLD_COLUMNS = (_NAME, _PORT, "op_type", "metric", _DTYPE, "flops")
+_OLD_PORTS: Mapping[str, tuple[str, ...]] = {
+    "activation": ("output",),
+    "both": ("output", "weight"),
+}
+"""What the oldest lists have in the place of a port."""
+_TUNED = "tuned_cumulative_"
+_CLASS = "qtune.profiler.sensitivity_table.SensitivityTable"
+
+Entry = tuple[str, str]
+"""An operator and one of its ports, as a row of a table names them."""
+
+
+@dataclass(frozen=True)
+class SensitiveOps:
+    """The chosen entries of a sensitivity table, in its order. ``source``: who names them."""
+
+    entries: tuple[Entry, ...]
+    source: str
+
+    @classmethod
+    def of(
+        cls,
+        table: Any,
+        limit: int | float | None,
+        source: str,
+        kinds: Sequence[str] = KINDS["activation"],
+        low: PortDType = qint8,
+    ) -> SensitiveOps:
+        """The first ``limit`` entries (a share of them if it is a float) of ``kinds`` that are
+        ``low`` now. ``limit`` ``None``: those that ``tune_bad_case`` raised.
+        """
+        rows, tuned = _rows(table, source)
+        found = [
+            (name, port)
+            for name, port, dtype in rows
+            if port.partition("-")[0] in kinds and dtype in (None, str(low))
+        ]
+        if limit is None:
+            if not tuned:
+                raise QconfigError(
+                    f"{source}: give a number or a share of entries; only a table of tune_bad_case "
+                    "says by itself which ones to raise"
+                )
+            return cls(tuple(found), source)
+        return cls(tuple(found[: _count(limit, len(found), source)]), source)
+
+    def named(self, qconfig: QConfig) -> RaisedPorts:
+        """The rule that gives these ports what ``qconfig`` says."""
+        return RaisedPorts(self, qconfig, None)
+
+    def raised(self, dtype: PortDType) -> RaisedPorts:
+        """The rule that gives these ports ``dtype``."""
+        return RaisedPorts(self, None, dtype)
+
+
+@dataclass(frozen=True)
+class RaisedPorts:
+    """Gives the chosen ports another dtype, or what a qconfig says.
+
+    What carries the codes must have the bits: for an input of an operator its producer is raised,
+    and a raised result reaches the GEMMs behind it as it is. A result that leaves the model in
+    high precision stays that.
+    """
+
+    chosen: SensitiveOps
+    qconfig: QConfig | None
+    dtype: PortDType | None
+    ports: frozenset[Entry] = frozenset()
+
+    def bind(self, views: Sequence[OpView]) -> RaisedPorts:
+        """The same with the ports of this model that have to change."""
+        return replace(self, ports=_Flow(views).ports(self.chosen.entries))
+
+    def settings(self, group: Sequence[OpView]) -> Iterator[Setting]:
+        """The settings of a group's ports that have to change."""
+        if any((view.name, "output") in self.ports for view in group):
+            yield self._setting(group[-1].name, "output")
+        for view in group:
+            for port in port_names(view):
+                if (view.name, port) in self.ports:
+                    yield self._setting(view.name, port)
+
+    def unmatched(self, views: Sequence[OpView], used: frozenset[str]) -> list[str]:
+        """Entries that name no port of this model."""
+        known = {view.name: {"output", *port_names(view)} for view in views}
+        return [
+            f"{self.chosen.source} {name!r} {port}: {why_unmatched(name, views)}"
+            for name, port in self.chosen.entries
+            if port not in known.get(name, ())
+        ]
+
+    def _setting(self, name: str, port: str) -> Setting:
+        return Setting(
+            name, port, self.chosen.source, Level.GLOBAL, self.dtype, qconfig=self.qconfig
+        )
+
+
+@dataclass(frozen=True)
+class SensitivityTemplate:
+    """The most sensitive ports get ``high_precision_dtype``.
+
+    ``sensitive_table``: what ``QuantAnalysis.sensitivity`` returns for an output (a
+    ``SensitivityTable``, several of them, or the old list of lists), a dict of them by output, what
+    ``tune_bad_case`` returns, or the path of a saved ``.pt``. Its order counts; of several tables an
+    entry's best place does. ``topk_or_ratio``: an integer is a number of entries, a float a share
+    of them, rounded up; may be ``None`` for what ``tune_bad_case`` returns. ``sensitive_type``:
+    ``activation``, ``weight`` or ``both``. Entries whose dtype is not ``low_precision_dtype``
+    in the table are left out.
+    """
+
+    sensitive_table: Any
+    topk_or_ratio: int | float | None = None
+    sensitive_type: str = "both"
+    low_precision_dtype: Any = qint8
+    high_precision_dtype: Any = qint16
+
+    def __post_init__(self) -> None:
+        self._raised()
+
+    def _raised(self) -> RaisedPorts:
+        where = type(self).__name__
+        if self.sensitive_type not in KINDS:
+            raise QconfigError(
+                f"{where}: sensitive_type must be one of {', '.join(KINDS)}, got "
+                f"{self.sensitive_type!r}"
+            )
+        low = port_dtype(self.low_precision_dtype, f"{where}: low_precision_dtype")
+        high = port_dtype(self.high_precision_dtype, f"{where}: high_precision_dtype")
+        kinds = KINDS[self.sensitive_type]
+        ops = SensitiveOps.of(self.sensitive_table, self.topk_or_ratio, where, kinds, low)
+        return ops.raised(high)
+
+    def bind(self, views: Sequence[OpView]) -> RaisedPorts:
+        """The rule for this model."""
+        return self._raised().bind(views)
+
+    def settings(self, group: Sequence[OpView]) -> Iterator[Setting]:
+        """The settings of one group looked at alone."""
+        return self.bind(group).settings(group)
+
+    def unmatched(self, views: Sequence[OpView], used: frozenset[str]) -> list[str]:
+        """Entries that name no port of this model."""
+        return self._raised().unmatched(views, used)
+
+
+class _Flow:
+    """Which operators pass codes on to which."""
+
+    def __init__(self, views: Sequence[OpView]) -> None:
+        self._views = {view.name: view for view in views}
+        self._groups: dict[str, list[OpView]] = {}
+        for view in views:
+            self._groups.setdefault(view.group or view.name, []).append(view)
+
+    def ports(self, entries: Sequence[Entry]) -> frozenset[Entry]:
+        """The entries, the producers of their inputs, and the inputs of GEMMs behind them."""
+        known = [(name, port) for name, port in entries if name in self._views]
+        outputs = {self._group(name) for name, port in known if port == "output"}
+        outputs |= {source for entry in known if (source := self._producer(*entry))}
+        behind = {
+            (view.name, port)
+            for view in self._views.values()
+            if view.is_gemm
+            for port in port_names(view)
+            if self._producer(view.name, port) in outputs
+        }
+        rest = {(name, port) for name, port in known if port != "output"}
+        return frozenset({(name, "output") for name in outputs} | behind | rest)
+
+    def _group(self, name: str) -> str:
+        return self._views[name].group or name
+
+    def _producer(self, name: str, port: str) -> str:
+        """The group whose codes an input carries, ``""`` where it is none's."""
+        kind, _, index = port.partition("-")
+        producers = self._views[name].producers
+        if kind != "input" or int(index or 0) >= len(producers):
+            return ""
+        source = producers[int(index or 0)]
+        while source in self._views:
+            group = self._groups[self._group(str(source))]
+            if any(view.rule in (Rule.OWN_SCALE, Rule.TABLE) for view in group):
+                return group[-1].name
+            if group[0].rule is not Rule.INPUT_SCALE or not group[0].producers:
+                return ""
+            source = group[0].producers[0]
+        return ""
+
+
+def _count(limit: int | float, total: int, source: str) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit < 0:
+        raise QconfigError(
+            f"{source}: expected a number of entries or a share of them but got {limit!r}"
+        )
+    if isinstance(limit, int):
+        return limit
+    if limit > 1.0:
+        raise QconfigError(f"{source}: a share of entries is at most 1.0, got {limit!r}")
+    return math.ceil(limit * total - 1e-9)  # 0.2 of 15 entries is 3, not 4
+
+
+def _rows(table: Any, source: str) -> tuple[list[tuple[str, str, str | None]], bool]:
+    """Operator, port and dtype of each entry in order of sensitivity; whether tuning chose them."""
+    tables = list(_tables(table, source))
+    tuned = bool(tables) and all(_tuned_column(columns) for columns, _ in tables)
+    places: dict[tuple[str, str, str | None], int] = {}
+    for columns, rows in tables:
+        for place, row in enumerate(rows):
+            cells = dict(zip(columns, row, strict=False))
+            if tuned and cells[_tuned_column(columns)] is None:
+                continue
+            dtype = cells.get(_DTYPE)  # the oldest lists have a further metric in its place
+            for port in _OLD_PORTS.get(str(cells[_PORT]), (str(cells[_PORT]),)):
+                key = (str(cells[_NAME]), port, dtype if isinstance(dtype, str) else None)
+                places[key] = min(place, places.get(key, place))
+    return sorted(places, key=lambda key: places[key]), tuned
+
+
+def _tuned_column(columns: Sequence[str]) -> str:
+    return next((name for name in columns if name.startswith(_TUNED)), "")
+
+
+def _tables(table: Any, source: str) -> Iterator[tuple[Sequence[str], Sequence[Sequence[Any]]]]:
+    if isinstance(table, (str, os.PathLike)):
+        table = _loaded(Path(table), source)
+    columns, rows = getattr(table, "columns", None), getattr(table, "rows", None)
+    if columns is not None and rows is not None:
+        yield columns, rows
+    elif isinstance(table, Mapping):
+        for part in table.values():
+            yield from _tables(part, source)
+    elif isinstance(table, (list, tuple)) and table and all(map(_is_row, table)):
+        yield _OLD_COLUMNS, table
+    elif isinstance(table, (list, tuple)) and not any(map(_is_row, table)):
+        for part in table:
+            yield from _tables(part, source)
+    else:
+        raise QconfigError(
+            f"{source}: expected a sensitivity table, its list of rows [op_name, sensitive_type, "
+            f"...] or the path of a saved one, but got {table!r} (type={type(table).__name__})"
+        )
+
+
+def _is_row(value: Any) -> bool:
+    is_list = isinstance(value, (list, tuple)) and len(value) >= 2
+    return is_list and all(isinstance(cell, str) for cell in value[:2])
+
+
+class _SavedTable:
+    """What a saved ``SensitivityTable`` is read as: its class belongs to a higher layer."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        self.columns, self.rows = state[:2]
+
+
+def _loaded(path: Path, source: str) -> Any:
+    if not path.exists():
+        raise QconfigError(f"{source}: {path} does not exist")
+    if path.suffix != ".pt":
+        raise QconfigError(f"{source}: expected the .pt file of a table but got {path}")
+    with torch.serialization.safe_globals([(_SavedTable, _CLASS)]):
+        return torch.load(path, weights_only=True)
