@@ -16,6 +16,9 @@ from qtune.capture.sizes import is_symbol, plain
 from qtune.capture.structure import field_names
 from qtune.errors import CaptureError
 
+AFTER = "after"
+"""Key of ``node.meta`` of a change in place: names of the nodes that read the memory before it."""
+
 if TYPE_CHECKING:
     from qtune.capture.tape import Tape
 
@@ -108,6 +111,7 @@ class Calls:
         for tensor in changed:
             entry = tape.ledger.find(tensor)
             if entry is not None and id(tensor) in ids:
+                node.meta[AFTER] = tape.ledger.readers(entry, node)
                 tape.origins.change(entry)
                 tape.ledger.changed(entry)
 

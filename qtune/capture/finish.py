@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from qtune.capture.branches import BLOCK
 from qtune.capture.folding import fold_constants
 from qtune.capture.graph import GraphModel
 from qtune.capture.guards import CaptureReport, guards_of
+from qtune.capture.identity import name_calls
 from qtune.capture.interface import refuse_opaque
 from qtune.capture.nodes import tensors_in
 from qtune.capture.restore import Restorer
@@ -88,6 +90,7 @@ def build(
     tape.origins.copy_changed()
     fold_constants(tape)
     remove_unused(tape.graph)
+    name_calls([node for node in tape.graph.nodes if BLOCK in node.meta])
     used = {str(node.target) for node in tape.graph.nodes if node.op == "get_attr"}
     kept = {name: item for name, item in tape.origins.constants.items() if name in used}
     report = CaptureReport(

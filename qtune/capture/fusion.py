@@ -15,6 +15,8 @@ from torch import fx
 from qtune.ops.spec import FuseRole
 
 _ORDER = (FuseRole.GEMM, FuseRole.BN, FuseRole.ADD, FuseRole.RELU)
+_FACTS = frozenset({"dim", "ndim", "dtype", "device", "numel", "is_floating_point"})
+"""What a model asks a tensor without reading its values; sizes have a kind of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def _obstacle(
         return ""
     if role is FuseRole.ADD and not _is_residual(last, user, rules):
         return ""
-    if len(last.users) > 1:
+    if any(other is not user and not _asks_about_shape(other) for other in last.users):
         return f"not fused: the output of {last.meta.get('name', last.name)} is used elsewhere too"
     for node in (*members.values(), user):
         reason = rules.shared(node)
@@ -140,6 +142,13 @@ def _obstacle(
         reason = rules.foldable(members[FuseRole.GEMM], user)
         return None if reason is None else f"not fused: {reason}"
     return None
+
+
+def _asks_about_shape(node: fx.Node) -> bool:
+    """Whether the node takes a size or a fact of its tensor: the same, fused or not."""
+    name = node.args[1] if node.target is getattr else node.target
+    kind = node.meta.get("kind")
+    return kind == "size" or (kind == "value" and name in _FACTS)
 
 
 def _is_residual(last: fx.Node, add: fx.Node, rules: FusionRules) -> bool:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from torch import Tensor, fx, nn
 
+from qtune.capture.branches import Branch
 from qtune.capture.flat import FlatGraph
 from qtune.capture.guards import CaptureReport
 from qtune.capture.inputs import as_inputs
 from qtune.capture.interface import Interface
 from qtune.capture.members import Members
 from qtune.capture.program import OnResult, Program
+from qtune.capture.restore import restored
+from qtune.capture.runner import Decided, Runner, no_branch
 from qtune.capture.structure import Spec, unflatten
+from qtune.capture.view import view_of
+from qtune.errors import CaptureError, GuardError
+
+if TYPE_CHECKING:
+    from qtune.capture.growth import Growth
 
 
 class GraphModel(Members):
@@ -26,15 +36,23 @@ class GraphModel(Members):
     tied. The hooks of the root module were recorded as the calls they made; hooks on submodules
     that are called in the graph run.
 
+    A graph of several ``graph_branches`` runs the one that a call fits (see
+    :mod:`qtune.capture.branches`); ``in_spec``, ``out_spec`` and ``constants`` are those of one
+    branch, which :meth:`select_branch` gives (``is_picked``: it was given by that).
+
     Members of the float model may have names of attributes of this class: see :class:`Members`.
 
     ``call_method`` nodes named ``__setitem__`` give the changed tensor, unlike torch's method.
     """
 
-    interface: Interface
     report: CaptureReport
+    graph_branches: tuple[Branch, ...]
+    call_order: tuple[Any, ...]
+    is_picked: bool
+    _interface: Interface
     _graph: fx.Graph
-    _program: Program | None
+    _programs: dict[int, Program]
+    _growth: Growth | None
 
     def __init__(
         self,
@@ -45,6 +63,7 @@ class GraphModel(Members):
         signature: inspect.Signature,
         constants: Mapping[int, Any] | None = None,
         report: CaptureReport | None = None,
+        branches: tuple[Branch, ...] = (),
     ) -> None:
         super().__init__()
         # Filled past add_module: a submodule may have the name of an attribute of this class.
@@ -54,8 +73,12 @@ class GraphModel(Members):
         self._non_persistent_buffers_set.update(modules._non_persistent_buffers_set)
         self.training = modules.training
         self._graph = graph
-        self._program = None
-        self.interface = Interface(in_spec, out_spec, signature, dict(constants or {}))
+        self._programs = {}
+        self._growth = None
+        self.graph_branches = branches
+        self.call_order = ()
+        self.is_picked = False
+        self._interface = Interface(in_spec, out_spec, signature, dict(constants or {}))
         self.report = report or CaptureReport()
 
     @property
@@ -66,7 +89,17 @@ class GraphModel(Members):
     @graph.setter
     def graph(self, graph: fx.Graph) -> None:
         self._graph = graph
-        self._program = None
+        self.recompile()
+
+    @property
+    def interface(self) -> Interface:
+        """What a call's arguments and result look like. ``CaptureError`` if branches differ."""
+        if self.graph_branches:
+            raise CaptureError(
+                f"this model has {len(self.graph_branches)} branches, each with inputs and outputs "
+                "of its own; model.select_branch(inputs) gives the one that the inputs take"
+            )
+        return self._interface
 
     @property
     def in_spec(self) -> Spec | None:
@@ -81,7 +114,7 @@ class GraphModel(Members):
     @property
     def signature(self) -> inspect.Signature:
         """Signature of the float model's forward."""
-        return self.interface.signature
+        return self._interface.signature
 
     @property
     def constants(self) -> Mapping[int, Any]:
@@ -90,15 +123,26 @@ class GraphModel(Members):
 
     def recompile(self) -> None:
         """Take edits of ``graph`` into account."""
-        self._program = None
+        self._programs = {}
+        self._growth = None  # what was edited is not the float model any more
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph on the arguments of the float model's forward.
 
-        Raises ``GuardError`` for inputs on which the float model would take another path.
+        Inputs on which the float model would take another path are recorded too, where ``capture``
+        was not told otherwise and the float model is still there: the graph gets another branch.
+        Else raises ``GuardError``.
         """
-        inputs = self.interface.inputs(args, kwargs)
-        return unflatten(self._compiled().run(inputs), self.interface.out_spec)
+        if self._growth is None:
+            return self._run(args, kwargs)
+        attempt = self._growth.watch(self, args, kwargs)
+        try:
+            return self._run(args, kwargs)
+        except GuardError as error:
+            if not attempt.undo():
+                raise
+            self._take_over(self._growth.another(error, args, kwargs, self.training))
+        return self._run(args, kwargs)
 
     def run_nodes(self, inputs: Any, on_result: OnResult) -> Any:
         """Run on ``inputs`` (see ``as_inputs``) and show every node's result to ``on_result``.
@@ -108,26 +152,112 @@ class GraphModel(Members):
         A result may be changed in place by later nodes; clone what is to be kept.
         """
         call = as_inputs(inputs)
-        leaves = self.interface.inputs(call.args, call.kwargs)
-        results = self._compiled().run_observed(leaves, on_result)
-        return unflatten(results, self.interface.out_spec)
+        return self._run(call.args, call.kwargs, on_result)
+
+    def branch_for(self, inputs: Any) -> Branch | None:
+        """The branch that ``inputs`` (see ``as_inputs``) take; ``None`` where there is only one.
+
+        Runs the model up to where that is decided, without gradients, in the mode that ``inputs``
+        name or its own; buffers, random state and flags are left as they were. Raises
+        ``GuardError`` if there is none.
+        """
+        if not self.graph_branches:
+            return None
+        call = as_inputs(inputs)
+        candidates, failures = self._candidates(call.args, call.kwargs)
+        if len(candidates) == 1:
+            return candidates[0][0]
+        try:
+            with self._looking():
+                if call.training is not None:
+                    self.train(call.training)
+                return Runner(candidates, failures, only_decide=True).run()[0]
+        except Decided as decided:
+            return decided.branch
+
+    def select_branch(self, inputs: Any) -> Self:
+        """The model of the one branch that ``inputs`` take, over the same modules.
+
+        It holds the operators of that branch only. The model itself where it has one path.
+        """
+        branch = self.branch_for(inputs)
+        if branch is None:
+            return self
+        view = view_of(self, branch)
+        view._programs = {}
+        return view
 
     def add_constant(self, name: str, value: Tensor) -> None:
         """Keep a constant of the graph as a buffer that is no part of ``state_dict``."""
         self._buffers[name] = value
         self._non_persistent_buffers_set.add(name)
 
-    def _compiled(self) -> Program:
-        if self._program is None:
-            self._program = Program(self._graph, self)
-        return self._program
+    def _run(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], on_result: OnResult | None = None
+    ) -> Any:
+        if not self.graph_branches:
+            interface = self._interface
+            results = _results(self._compiled(), interface.inputs(args, kwargs), on_result)
+            return unflatten(results, interface.out_spec)
+        candidates, failures = self._candidates(args, kwargs)
+        if len(candidates) == 1:
+            branch, program, inputs = candidates[0]
+            try:
+                results = _results(program, inputs, on_result)
+            except GuardError as error:
+                raise no_branch({**failures, branch.number: str(error)}) from None
+        else:
+            branch, results = Runner(candidates, failures, on_result).run()
+        return unflatten(results, branch.interface.out_spec)
+
+    def _candidates(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[list[tuple[Branch, Program, list[Any]]], dict[int, str]]:
+        """The branches that the arguments allow, and why the others are out."""
+        found: list[tuple[Branch, Program, list[Any]]] = []
+        failures: dict[int, str] = {}
+        for branch in self.graph_branches:
+            try:
+                inputs = branch.interface.inputs(args, kwargs)
+            except GuardError as error:
+                failures[branch.number] = str(error)
+            else:
+                found.append((branch, self._compiled(branch), inputs))
+        return found, failures
+
+    def _take_over(self, other: GraphModel) -> None:
+        """Become ``other``, a recording of the same model."""
+        self._graph, self._programs = other._graph, {}
+        self.graph_branches, self.report = other.graph_branches, other.report
+        for constants in other.report.constants:
+            self.add_constant(constants.name, other._buffers[constants.name])
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """A run in the block leaves nothing behind."""
+        with restored(self), torch.no_grad():
+            yield
+
+    def _compiled(self, branch: Branch | None = None) -> Program:
+        key = -1 if branch is None else branch.number
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = Program(self._graph, self, branch)
+        return program
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_program"] = None
+        state["_programs"] = {}
+        state["_growth"] = None
         state["_graph"] = FlatGraph.of(self._graph)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._graph = state["_graph"].graph()
+
+
+def _results(
+    program: Program, inputs: Sequence[Any], on_result: OnResult | None
+) -> Sequence[Any]:
+    return program.run(inputs) if on_result is None else program.run_observed(inputs, on_result)

@@ -110,7 +110,8 @@ def _refusal(kind: str, text: str, source: str, came: str) -> GuardError:
     return GuardError(
         f"{kind} `{text}` from {source} does not hold (got {came}): the model takes another path "
         "for these inputs than for the example. Keep to inputs that fulfil it, record an example "
-        "of the other path, or remove the condition from forward"
+        "of the other path too (example_inputs=[first, qtune.Inputs(...)]), or remove the "
+        "condition from forward"
     )
 
 

@@ -21,14 +21,28 @@ class Inputs:
     ``args`` is a tuple, ``kwargs`` a dict; neither is changed after construction.
     """
 
-    __slots__ = ("args", "kwargs")
+    __slots__ = ("args", "kwargs", "training")
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    training: bool | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args = args
         self.kwargs = kwargs
+        self.training = None
+
+    def in_mode(self, *, training: bool) -> Inputs:
+        """The same call, to be recorded in training or eval mode, whichever the model is in."""
+        copy = Inputs(*self.args, **self.kwargs)
+        copy.training = training
+        return copy
+
+    def with_kwargs(self, kwargs: Mapping[str, Any]) -> Inputs:
+        """The same call with more, or other, keyword arguments."""
+        copy = Inputs(*self.args, **{**self.kwargs, **kwargs})
+        copy.training = self.training
+        return copy
 
     def __repr__(self) -> str:
         parts = [_short(value) for value in self.args]

@@ -88,6 +88,28 @@ def call_arguments(
     return bound.args, bound.kwargs
 
 
+def call_as_given(
+    signature: inspect.Signature,
+    leaves: Sequence[Any],
+    spec: Spec,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call ``(*args, **kwargs)`` with these leaves of its bound arguments.
+
+    By position and by name as there, without the defaults: a decorator of forward that takes
+    ``*args, **kwargs`` may tell them apart.
+    """
+    bound = unflatten(leaves, spec)
+    call = signature.bind_partial(*args, **kwargs)
+    call.arguments.update((name, bound[name]) for name in call.arguments)
+    by_name = {name: bound[name] for name in kwargs if name in signature.parameters}
+    rest = inspect.BoundArguments(
+        signature, {k: v for k, v in call.arguments.items() if k not in by_name}
+    )
+    return rest.args, {**by_name, **rest.kwargs}
+
+
 def refuse_opaque(place: str, value: Any) -> None:
     """Raise ``CaptureError`` for an object of a class that can't be looked into, if it holds
     tensors: their values would be frozen.

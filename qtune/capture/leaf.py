@@ -28,7 +28,7 @@ def is_leaf(module: nn.Module) -> bool:
         return False
     cls: Any = type(module)
     base = _known_base(cls)
-    if base is None or cls.forward is not base.forward:
+    if base is None or cls.forward is not base.forward or base.__module__ in _COMPOSED:
         return False
     return _is_registered(base) or _is_layer(base) or not module._modules
 
@@ -41,7 +41,7 @@ def _known_base(cls: Any) -> Any:
 
 
 def _is_layer(cls: type) -> bool:
-    return cls.__module__.startswith("torch.nn.modules.") and cls.__module__ not in _COMPOSED
+    return cls.__module__.startswith("torch.nn.modules.")
 
 
 def _is_registered(cls: type) -> bool:

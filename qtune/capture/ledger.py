@@ -85,6 +85,14 @@ class Ledger:
         self._groups.setdefault(key, Group()).entries.append(entry)
         return entry
 
+    def readers(self, entry: Entry, node: fx.Node) -> tuple[str, ...]:
+        """Names of the nodes other than ``node`` that read the memory of ``entry``."""
+        group = self.group(entry.tensor)
+        entries = [entry] if group is None else group.entries
+        sources = {source for e in entries for source in (e.node, e.first)}
+        users = {user.name for source in sources for user in source.users if user is not node}
+        return tuple(sorted(users))
+
     def unchanged(self) -> Iterator[Entry]:
         """Entries whose memory no one changed in place."""
         for entry in self._by_id.values():

@@ -9,9 +9,12 @@ from torch import Tensor, fx
 
 
 def describe(node: fx.Node, value: Any) -> None:
-    """Set the node's ``shape`` and ``dtype``: those of a tensor, or tuples of them for several."""
+    """Set the node's ``shape`` and ``dtype``: those of a tensor, or tuples of them for several.
+
+    For one tensor its ``device`` too.
+    """
     if isinstance(value, Tensor):
-        node.meta.update(shape=tuple(value.shape), dtype=value.dtype)
+        node.meta.update(shape=tuple(value.shape), dtype=value.dtype, device=value.device)
         return
     items = list(value.values()) if isinstance(value, Mapping) else value
     if isinstance(items, tuple | list) and any(isinstance(item, Tensor) for item in items):

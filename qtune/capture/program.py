@@ -14,6 +14,7 @@ from typing import Any
 from torch import fx, nn
 
 from qtune.capture.ambient import in_modes
+from qtune.capture.branches import Branch
 from qtune.capture.members import attribute_at, module_at
 from qtune.errors import CaptureError
 
@@ -33,17 +34,26 @@ class Step:
 
 
 class Program:
-    """The compiled form of ``graph`` over the modules of ``root``; takes no part in pickling."""
+    """The compiled form of ``graph`` over the modules of ``root``; takes no part in pickling.
 
-    def __init__(self, graph: fx.Graph, root: nn.Module) -> None:
+    ``branch``: run this one only. Programs of all branches have the same registers, and
+    ``members`` are the nodes that run.
+    """
+
+    def __init__(self, graph: fx.Graph, root: nn.Module, branch: Branch | None = None) -> None:
         self._root = root
-        nodes = list(graph.nodes)
-        self._register = {node: index for index, node in enumerate(nodes)}
-        self._inputs = [node for node in nodes if node.op == "placeholder"]
-        output = next(node for node in nodes if node.op == "output")
-        self._result: Callable[[Registers], Sequence[Any]] = self._argument(output.args[0])
-        dead = _last_uses(nodes)
-        self._steps = [
+        everything = list(graph.nodes)
+        self._register = {node: index for index, node in enumerate(everything)}
+        self.members = set(everything) if branch is None else branch.members(graph)
+        nodes = [node for node in everything if node in self.members]
+        if branch is None:
+            self.inputs = [node for node in nodes if node.op == "placeholder"]
+            result = next(node for node in nodes if node.op == "output").args[0]
+        else:
+            self.inputs, result = branch.placeholders(graph), branch.results(graph)
+        self._result: Callable[[Registers], Sequence[Any]] = self._argument(result)
+        dead = _last_uses(nodes, _nodes_in(result))
+        self.steps = [
             Step(node, self._compute(node), self._register[node], self._registers(dead[node]))
             for node in nodes
             if node.op not in ("placeholder", "output")
@@ -51,28 +61,37 @@ class Program:
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The leaves of the result for the tensors ``inputs``."""
-        registers = self._start(inputs)
-        for step in self._steps:
+        registers = self.start(inputs)
+        for step in self.steps:
             registers[step.register] = step.compute(registers)
             for index in step.dead:
                 registers[index] = None
         return self._result(registers)
 
+    def result(self, registers: Registers) -> Sequence[Any]:
+        """The leaves of the result, once all steps ran."""
+        return self._result(registers)
+
     def run_observed(self, inputs: Sequence[Any], on_result: OnResult) -> Sequence[Any]:
         """As :meth:`run`, but a node's result becomes what ``on_result(node, result)`` returns."""
-        registers = self._start(inputs)
-        for node in self._inputs:
-            index = self._register[node]
-            registers[index] = on_result(node, registers[index])
-        for step in self._steps:
+        registers = self.start(inputs)
+        for node in self.inputs:
+            self.show(node, registers, on_result)
+        for step in self.steps:
             registers[step.register] = on_result(step.node, step.compute(registers))
             for index in step.dead:
                 registers[index] = None
         return self._result(registers)
 
-    def _start(self, inputs: Sequence[Any]) -> Registers:
-        registers: Registers = [None] * len(self._register)
-        for node, value in zip(self._inputs, inputs, strict=True):
+    def show(self, node: fx.Node, registers: Registers, on_result: OnResult) -> None:
+        """An input becomes what ``on_result`` returns."""
+        index = self._register[node]
+        registers[index] = on_result(node, registers[index])
+
+    def start(self, inputs: Sequence[Any], registers: Registers | None = None) -> Registers:
+        """Registers with the inputs in place; ``registers`` where another branch ran first."""
+        registers = [None] * len(self._register) if registers is None else registers
+        for node, value in zip(self.inputs, inputs, strict=True):
             registers[self._register[node]] = value
         return registers
 
@@ -148,16 +167,22 @@ class Program:
         return lambda registers: tuple([item(registers) for item in items])
 
 
-def _has_nodes(value: Any) -> bool:
+def _nodes_in(value: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.map_arg(value, found.append)
-    return bool(found)
+    return found
 
 
-def _last_uses(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+def _has_nodes(value: Any) -> bool:
+    return bool(_nodes_in(value))
+
+
+def _last_uses(
+    nodes: Sequence[fx.Node], results: Sequence[fx.Node]
+) -> dict[fx.Node, list[fx.Node]]:
     """For each node the nodes (itself included) whose values nobody needs after it."""
     dead: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
-    seen: set[fx.Node] = set()
+    seen: set[fx.Node] = set(results)
     for node in reversed(nodes):
         for value in (*node.all_input_nodes, node):
             if value not in seen:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from qtune.capture.blocks import recording_by
 from qtune.capture.finish import build, notes_on_state, write_buffers, write_output
 from qtune.capture.graph import GraphModel
+from qtune.capture.growth import Growth
 from qtune.capture.handlers import ModelHandlers
 from qtune.capture.inputs import Inputs, as_example_list
-from qtune.capture.interface import bind, call_arguments, refuse_opaque, signature_of
+from qtune.capture.interface import bind, call_as_given, refuse_opaque, signature_of
 from qtune.capture.leaf import is_leaf
 from qtune.capture.mode import RecordingMode
 from qtune.capture.origins import owned_tensors
@@ -25,6 +28,7 @@ from qtune.capture.patches import installed
 from qtune.capture.restore import Restorer, restored
 from qtune.capture.structure import flatten, leaf_names
 from qtune.capture.tape import Tape
+from qtune.capture.union import join
 from qtune.capture.unseen import DispatchMode
 from qtune.errors import ArgumentError, CaptureError, QtuneError
 
@@ -39,30 +43,41 @@ def capture(
     example_inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     leaf: Leaf | None = None,
+    *,
+    fixed: bool = False,
 ) -> GraphModel:
     """Record ``model`` while it runs once on ``example_inputs`` (see ``as_inputs``).
 
-    It runs in its present training mode and the present grad mode. ``leaf(module)`` decides which
-    modules are one call in the graph; default :func:`~qtune.capture.leaf.is_leaf`. The result
+    A list of examples is run one by one and gives a graph with a branch for each path that they
+    took. ``kwargs`` are added to each.
+
+    It runs in its present training mode, or that of ``Inputs.in_mode``, and the present grad mode.
+    ``leaf(module)`` decides which
+    modules are one call in the graph, default :func:`~qtune.capture.leaf.is_leaf`. The result
     shares modules, parameters and buffers with ``model``; copy it to keep them apart.
     Raises ``CaptureError`` for what can't be recorded and ``PrepareError`` for bad examples.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"capture: a torch.nn.Module was expected, got {type(model).__name__}")
     examples = as_example_list(example_inputs)
-    if len(examples) > 1:
-        raise NotImplementedError(
-            f"capture: {len(examples)} examples came; a graph for each branch is not done yet. "
-            "Pass one example"
-        )
-    inputs = Inputs(*examples[0].args, **{**examples[0].kwargs, **(kwargs or {})})
     _refuse_unrecordable(model)
+    chosen = leaf or is_leaf
+    recordings = [_recorded(model, e.with_kwargs(kwargs or {}), chosen) for e in examples]
+    recorded = join(model, recordings)
+    if not fixed:
+        record = partial(_recorded, model, leaf=chosen)
+        recorded._growth = Growth(model, recordings, record)
+    return recorded
+
+
+def _recorded(model: nn.Module, inputs: Inputs, leaf: Leaf) -> GraphModel:
+    """The recording of one example."""
     grad = torch.is_grad_enabled()
     # out of inference mode, which keeps no record of changes in place
     with torch.inference_mode(False), torch.set_grad_enabled(grad):
-        recorded = _record(model, inputs, leaf or is_leaf, symbolic_flags=True)
+        recorded = _record(model, inputs, leaf, symbolic_flags=True)
         if recorded is None:
-            recorded = _record(model, inputs, leaf or is_leaf, symbolic_flags=False)
+            recorded = _record(model, inputs, leaf, symbolic_flags=False)
     if recorded is None:
         raise CaptureError("capture: module.training is used in a way that can't be recorded")
     return recorded
@@ -80,7 +95,9 @@ def _record(
     call = {"in_spec": in_spec, "signature": signature, "constants": constants}
     handlers = ModelHandlers(model, tape, leaf, symbolic_flags=symbolic_flags)
     with restored(model) as restorer:
-        args, kwargs = call_arguments(signature, leaves, in_spec)
+        if inputs.training is not None:
+            model.train(inputs.training)
+        args, kwargs = call_as_given(signature, leaves, in_spec, inputs.args, inputs.kwargs)
         try:
             output = _run_model(handlers, restorer, args, kwargs)
         except _NeedsBool:
@@ -104,10 +121,10 @@ def _run_model(
     handlers: ModelHandlers, restorer: Restorer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run the model with everything in place that records it."""
-    calls = handlers.calls
-    dispatch = DispatchMode(handlers.tape, calls, restorer)
+    calls, tape = handlers.calls, handlers.tape
+    dispatch = DispatchMode(tape, calls, restorer)
     try:
-        with installed(handlers), dispatch, RecordingMode(handlers.tape, calls):
+        with recording_by(handlers), installed(handlers), dispatch, RecordingMode(tape, calls):
             output = handlers.model(*args, **kwargs)
     except QtuneError:
         raise

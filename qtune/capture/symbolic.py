@@ -5,34 +5,39 @@ No guards and no shapes: control flow on inputs fails in torch.fx, and sizes are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, fx, nn
 
 from qtune.capture.graph import GraphModel
 from qtune.capture.guards import CaptureReport, ConstantInfo
-from qtune.capture.interface import signature_of
+from qtune.capture.interface import call_arguments, signature_of
 from qtune.capture.leaf import is_leaf
 from qtune.capture.restore import restored
 from qtune.capture.source import caller
-from qtune.capture.structure import LEAF, Kind, Spec, flatten
+from qtune.capture.structure import LEAF, Kind, Spec, flatten, leaf_names
 from qtune.errors import ArgumentError, CaptureError
 
 Leaf = Callable[[nn.Module], bool]
 
 
-def capture_symbolic(model: nn.Module, leaf: Leaf | None = None) -> GraphModel:
+def capture_symbolic(
+    model: nn.Module, leaf: Leaf | None = None, arguments: Mapping[str, Any] | None = None
+) -> GraphModel:
     """Trace ``model`` with torch.fx; every argument of its forward is one input, defaults included.
 
-    ``leaf`` as in :func:`~qtune.capture.recorder.capture`. Nodes have ``scope``, ``source`` and
-    ``kind`` in their meta, but no ``shape`` and ``dtype``. The result shares modules with
-    ``model``, which stays as it was. Raises ``CaptureError`` where torch.fx fails.
+    ``leaf`` as in :func:`~qtune.capture.recorder.capture`. ``arguments``: all arguments of the
+    call by name; then their tensors are the inputs, and everything else is as given. Nodes have
+    ``scope``, ``source`` and ``kind`` in their meta, but no ``shape`` and ``dtype``. The result
+    shares modules with ``model``, which stays as it was. Raises ``CaptureError`` where torch.fx
+    fails.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"capture: a torch.nn.Module was expected, got {type(model).__name__}")
     signature = signature_of(model)
-    tracer = _Tracer(leaf or is_leaf)
+    tracer = _Tracer(leaf or is_leaf, signature, arguments)
     with restored(model):
         try:
             graph = tracer.trace(model)
@@ -49,7 +54,8 @@ def capture_symbolic(model: nn.Module, leaf: Leaf | None = None) -> GraphModel:
             for name, value in constants.items()
         )
     )
-    traced = GraphModel(model, graph, None, out_spec, signature, report=report)
+    in_spec, fixed = tracer.interface()
+    traced = GraphModel(model, graph, in_spec, out_spec, signature, fixed, report)
     for name, value in constants.items():
         traced.add_constant(name, value)
     return traced
@@ -58,10 +64,36 @@ def capture_symbolic(model: nn.Module, leaf: Leaf | None = None) -> GraphModel:
 class _Tracer(fx.Tracer):
     """torch.fx's tracer with our rule for leaves and our meta data."""
 
-    def __init__(self, leaf: Leaf) -> None:
+    def __init__(
+        self, leaf: Leaf, signature: inspect.Signature, arguments: Mapping[str, Any] | None
+    ) -> None:
         super().__init__()
         self._leaf = leaf
         self._scopes = [""]
+        self._signature = signature
+        self._arguments = None if arguments is None else dict(arguments)
+
+    def interface(self) -> tuple[Spec | None, dict[int, Any]]:
+        """Structure of the arguments, and those of their leaves that are no inputs, by place."""
+        if self._arguments is None:
+            return None, {}
+        leaves, spec = flatten(self._arguments)
+        fixed = {i: leaf for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}
+        return spec, fixed
+
+    def create_args_for_root(
+        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        if self._arguments is None:
+            return super().create_args_for_root(root_fn, is_module, concrete_args)
+        leaves, spec = flatten(self._arguments)
+        filled = [
+            self.create_proxy("placeholder", name, (), {}) if isinstance(leaf, Tensor) else leaf
+            for name, leaf in zip(leaf_names(spec), leaves, strict=True)
+        ]
+        args, kwargs = call_arguments(self._signature, filled, spec)
+        model: Any = self.root
+        return (lambda root: model.forward(*args, **kwargs)), [model]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return self._leaf(m)

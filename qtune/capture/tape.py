@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from qtune.capture.aliases import Aliases
 from qtune.capture.ambient import Ambient
+from qtune.capture.branches import BLOCK
 from qtune.capture.conditions import Conditions
 from qtune.capture.ledger import Ledger
 from qtune.capture.nodes import describe, name_hint
@@ -41,6 +43,8 @@ class Tape:
         self._ambient = Ambient()
         self._paused = 0
         self._scopes = [""]
+        self._blocks: list[tuple[str, int]] = []
+        self._runs: Counter[str] = Counter()
 
     @property
     def recording(self) -> bool:
@@ -77,6 +81,16 @@ class Tape:
         finally:
             self._scopes.pop()
 
+    @contextmanager
+    def block(self, path: str) -> Iterator[None]:
+        """Nodes belong to one run of the dynamic block at ``path``."""
+        self._runs[path] += 1
+        self._blocks.append((path, self._runs[path]))
+        try:
+            yield
+        finally:
+            self._blocks.pop()
+
     def emit(
         self,
         op: str,
@@ -91,6 +105,8 @@ class Tape:
         node = self.graph.create_node(op, target, args, dict(kwargs or {}), name_hint(target))
         node.meta.update(scope=self._scopes[-1], source=caller(), kind=kind)
         node.meta.update(self._ambient.changes())
+        if self._blocks:
+            node.meta[BLOCK] = self._blocks[-1]
         describe(node, value)
         inputs = node.all_input_nodes
         if any(source in self.varying for source in inputs):

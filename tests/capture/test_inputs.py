@@ -66,11 +66,6 @@ def test_lazy_modules_are_refused() -> None:
         capture(nn.Sequential(nn.LazyLinear(3)), image(1, 3))
 
 
-def test_several_examples_are_not_done_yet() -> None:
-    with pytest.raises(NotImplementedError, match="2 examples"):
-        capture(nn.Linear(3, 3), [image(1, 3), image(2, 3)])
-
-
 class TwoArguments(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return x * mask
