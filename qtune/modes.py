@@ -27,8 +27,20 @@ class QATMode(enum.StrEnum):
     """Kept, and the weight scale is computed on the folded weight."""
 
 
+class FuseMode(enum.StrEnum):
+    """Which patterns ``prepare`` fuses (toolchain_facts.md section 6.1)."""
+
+    BNAddReLU = "bn_add_relu"
+    """A GEMM with the batch norm, the add and the relu behind it."""
+    NoFuse = "no_fuse"
+    """None: every operator keeps a scale of its own."""
+
+
 LEVELS = (0, 1, 2, 3, 4)
 """The documented consistency levels (numerics.md section 4)."""
+
+POWER_OF_TWO_WEIGHTS = 2
+"""From this level on the scales of weights are powers of two."""
 
 POWER_OF_TWO_TABLES = 3
 """From this level on the segments of int16 tables are powers of two."""

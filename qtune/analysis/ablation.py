@@ -63,9 +63,9 @@ def variant(port: Port, name: str) -> Transform:
     own = port.fake_quantize
     dtype = {"qint8": qint8, "qint16": qint16}.get(name, own.dtype)
     if dtype == own.dtype:
-        scale = own.scale.clone()
+        scale = own.scale.detach().clone()
     else:
-        scale = own.activation_post_process.calculate_scale(dtype)
+        scale = own.scale_on(dtype)
     function = {"round": round_only, "clip": clip_only}.get(name, fake_quantize)
     return lambda x: function(x, scale, dtype.qmin, dtype.qmax, own.ch_axis)
 

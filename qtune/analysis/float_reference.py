@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from qtune.analysis.observe import (
     require_torch,
 )
 from qtune.capture.graph import GraphModel
+from qtune.capture.identity import give_calls
 from qtune.capture.inputs import Inputs
 from qtune.capture.recorder import capture
 from qtune.nn.float_mode import all_float
@@ -67,9 +69,11 @@ def observe_float(
     float_model: nn.Module, prepared: PreparedModel, inputs: Inputs, *, keep_inputs: bool = False
 ) -> Observation:
     """Run ``float_model`` once and return its results by the operators of ``prepared``."""
+    prepared = prepared.select_branch(inputs)
     with torch.no_grad():
-        graph = capture(float_model, inputs)
-        outputs, values = _float_values(graph, inputs)
+        graph = capture(float_model, inputs, fixed=True)
+        give_calls(graph.graph.nodes, prepared.call_order)
+        outputs, values = _float_values(graph, inputs, prepared.call_names)
     folded = folded_operators(float_model, prepared)
     calls: Counter[str] = Counter()
 
@@ -91,9 +95,11 @@ def _as_float(record: OpRecord, float_type: str | None) -> OpRecord:
     return record if float_type is None else replace(record, op_type=float_type)
 
 
-def _float_values(graph: GraphModel, inputs: Inputs) -> tuple[Any, dict[tuple[str, int], Any]]:
+def _float_values(
+    graph: GraphModel, inputs: Inputs, call_names: Mapping[Any, str]
+) -> tuple[Any, dict[tuple[str, int], Any]]:
     """The outputs, and results by (operator name, number of the call)."""
-    names = _operator_names(graph)
+    names = _operator_names(graph, call_names)
     found: dict[tuple[str, int], Any] = {}
     calls: Counter[str] = Counter()
     places = {node: place for place, node in enumerate(graph.graph.nodes)}
@@ -108,13 +114,13 @@ def _float_values(graph: GraphModel, inputs: Inputs) -> tuple[Any, dict[tuple[st
     return graph.run_nodes(inputs, keep), found
 
 
-def _operator_names(graph: GraphModel) -> dict[int, str]:
+def _operator_names(graph: GraphModel, call_names: Mapping[Any, str]) -> dict[int, str]:
     """Place of a node in the float graph -> name that ``prepare`` gives to its operator."""
     twin = copy.deepcopy(graph)
     for place, node in enumerate(twin.graph.nodes):
         node.meta[_PLACE] = place
     name_functional_calls(twin, twin.graph)
-    Operators(twin, twin.training).replace_calls()
+    Operators(twin, twin.training, call_names).replace_calls()
     return {
         node.meta[_PLACE]: str(node.meta["name"])
         for node in twin.graph.nodes

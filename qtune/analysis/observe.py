@@ -151,7 +151,7 @@ class _Recorder:
             name,
             str(node.meta["op"]) if op is None else type_name(op),
             value,
-            None if quantizer is None else float(quantizer.scale.reshape(-1)[0]),
+            None if quantizer is None else float(quantizer.scale.detach().reshape(-1)[0]),
             str(value.dtype) if quantizer is None else str(quantizer.dtype),
             tuple(tuple(v.shape) if isinstance(v, Tensor) else None for v in filled),
             tuple(operands) if self.keep_inputs else (),

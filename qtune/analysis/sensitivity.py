@@ -44,7 +44,7 @@ def sensitivity_tables(
     The baseline is the same model with every fake-quantize off; whatever happens, states, training
     flags, random state and hooks are restored.
     """
-    prepared = require_torch(model, "sensitivity")
+    prepared = require_torch(model, "sensitivity").select_branch(inputs)
     chosen = ports(prepared, prefixes, types)
     run, found = _scored(prepared, inputs, metric, chosen, variants, post_process, silent)
     flops = flops_of(prepared, run)

@@ -24,10 +24,10 @@ def call_counts(model: PreparedModel, inputs: Inputs) -> dict[str, int]:
 
     The model runs once, in float, and is left as it was: states, flags, hooks, random state. A
     model whose forward took a branch for training can't run in eval mode; its recorded calls are
-    counted.
+    counted, as are those of a model with several branches (the most that one of them makes).
     """
     modules = dict(countable(model))
-    if _is_for_training(model):
+    if model.graph_branches or _is_for_training(model):
         return _as_the_user_calls(model, _recorded_counts(model, modules))
     calls: Counter[str] = Counter()
     handles: list[Any] = []
@@ -48,7 +48,7 @@ def call_counts(model: PreparedModel, inputs: Inputs) -> dict[str, int]:
 
 def _as_the_user_calls(model: PreparedModel, counts: dict[str, int]) -> dict[str, int]:
     """Runs of parts, divided by how often one call of their layer runs them."""
-    nodes = Counter(op.name for _, op in model.operators())
+    nodes = model.calls(parts=True)
     calls = model.calls()
     return {
         name: count * calls[name] // nodes[name] if name in calls else count
@@ -69,12 +69,14 @@ def _is_for_training(model: PreparedModel) -> bool:
 
 def _recorded_counts(model: PreparedModel, modules: Mapping[str, nn.Module]) -> dict[str, int]:
     """Calls in the graph, each of which runs once."""
-    calls = Counter(
-        id(model.get_submodule(str(node.target)))
-        for node in model.graph.nodes
-        if node.op == "call_module"
-    )
-    return {name: calls[id(module)] for name, module in modules.items()}
+    paths = [branch.members(model.graph) for branch in model.graph_branches] or [set(model.graph.nodes)]
+    calls = [
+        Counter(
+            id(model.get_submodule(str(node.target))) for node in path if node.op == "call_module"
+        )
+        for path in paths
+    ]
+    return {name: max(one[id(module)] for one in calls) for name, module in modules.items()}
 
 
 def countable(model: PreparedModel) -> Iterator[tuple[str, nn.Module]]:

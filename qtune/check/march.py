@@ -19,6 +19,7 @@ from qtune.hbir.builder import META_RESULT, META_SCALE
 from qtune.hbir.export import export
 from qtune.hbir.module import HbirModule
 from qtune.march import March, as_march, get_march, refuse_other_march
+from qtune.nn.eager import as_graph
 from qtune.nn.prepared import OUTSIDE_STUBS, PreparedModel
 from qtune.nn.qat import iter_stubs
 from qtune.report.files import write_text
@@ -59,7 +60,8 @@ def check_model(
     except QtuneError as error:
         show(f"check_model: {error}")
         return 1
-    lines += _camera_lines(qat, _sources(input_source, len(qat[0].inputs)))
+    sources = input_sources(input_source, len(qat[0].inputs), "check_model")
+    lines += camera_lines(qat, sources)
     if advice:
         text = json.dumps(items, indent=1)
         show(f"check_model: where each operator runs\n{text}")
@@ -73,6 +75,8 @@ def check_model(
 def _module(module: Any, example_inputs: Any, need_scales: bool) -> HbirModule:
     if isinstance(module, HbirModule):
         return module
+    if example_inputs is not None:
+        module = as_graph(module, example_inputs)
     if not isinstance(module, PreparedModel):
         raise ArgumentError(
             "check_model: expected a model made by prepare or an HBIR module but got "
@@ -108,18 +112,19 @@ def _on_the_cpu(items: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{item['loc']}: it runs on the CPU: {reason}"
 
 
-def _sources(given: str | Sequence[str], count: int) -> list[str]:
+def input_sources(given: str | Sequence[str], count: int, where: str) -> list[str]:
+    """Where each of ``count`` inputs comes from."""
     sources = [given] * count if isinstance(given, str) else list(given)
     wrong = [source for source in sources if source not in INPUT_SOURCES]
     if wrong or len(sources) != count:
         raise ArgumentError(
-            f"check_model: input_source must be one of {', '.join(INPUT_SOURCES)}, or one for "
+            f"{where}: input_source must be one of {', '.join(INPUT_SOURCES)}, or one for "
             f"each of the {count} inputs, but got {given!r}"
         )
     return sources
 
 
-def _camera_lines(module: HbirModule, sources: Sequence[str]) -> list[str]:
+def camera_lines(module: HbirModule, sources: Sequence[str]) -> list[str]:
     """What images from a resizer or a pyramid ask for: 1 or 3 channels, the scale 1/128."""
     found = []
     for source, value in zip(sources, module.model.graph.inputs, strict=True):

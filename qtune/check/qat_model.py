@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx, nn
 
-from qtune.capture.inputs import as_inputs
+from qtune.capture.inputs import as_example_list
 from qtune.check.calls import call_counts, countable
 from qtune.errors import ArgumentError
+from qtune.nn.eager import as_graph
 from qtune.nn.prepared import PreparedModel, UnfusedOps
 from qtune.nn.propagate import Port, operand_port, value_ports
 from qtune.nn.qat.op import QATOp, iter_ops
@@ -165,17 +166,21 @@ def check_qat_model(
     """Check a calibration or QAT model for what harms quantization.
 
     ``example_inputs``: as for ``prepare``; the model runs once on them, in float, and is left as it
-    was. What is abnormal is shown on the screen. ``save_results`` writes ``model_check_result.txt``
+    was. Of a model with several branches the one that they take is checked; a list of examples
+    means all branches, an operator's call count being that of the branch which calls it most. What is abnormal is shown on the screen. ``save_results`` writes ``model_check_result.txt``
     into ``out_dir`` (default ``.model_check_results``). Raises ``ArgumentError`` for a model that
     ``prepare`` did not make.
     """
+    model = as_graph(model, example_inputs)
     if not isinstance(model, PreparedModel):
         raise ArgumentError(
             "check_qat_model: expected a model made by prepare but got "
             f"{type(model).__module__}.{type(model).__qualname__}"
         )
-    inputs = as_inputs(example_inputs, "check_qat_model", ArgumentError)
-    report = _report(model, call_counts(model, inputs))
+    examples = as_example_list(example_inputs, "check_qat_model", ArgumentError)
+    if not isinstance(example_inputs, list):
+        model = model.select_branch(examples[0])
+    report = report_on(model, call_counts(model, examples[0]))
     abnormal = report.abnormal()
     if abnormal:
         show(abnormal)
@@ -185,7 +190,7 @@ def check_qat_model(
     return report
 
 
-def _report(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
+def report_on(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
     ops = {op.name: op for op in iter_ops(model)}
     outputs = tuple(_outputs(model))
     configs = {row.name: row for row in outputs}
@@ -200,7 +205,7 @@ def _report(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
         float_ops=tuple((op.name, op.op, op.reason + op.call_site) for op in model.float_ops),
         unobserved=tuple(m.name or name for name, m in quantizers if not bool(m.observed)),
         calibrated=any(bool(m.observed) for _, m in quantizers),
-        explanation=explain(model.resolution) if model.resolution is not None else "",
+        explanation=str(explain(model)) if model.resolution is not None else "",
     )
 
 
@@ -277,7 +282,7 @@ def _texts(op: QATOp, config: OutputConfig, last: OutputConfig) -> Iterator[str]
     """Messages about ``op``; ``last`` is the last member of its fused group."""
     own = op.activation_post_process
     if isinstance(own, FakeQuantize) and own.activation_post_process.is_fixed:
-        yield f"Fixed scale {float(own.scale.reshape(-1)[0]):.7g}"
+        yield f"Fixed scale {float(own.scale.detach().reshape(-1)[0]):.7g}"
     if op.weight_fake_quant is not None and str(op.weight_fake_quant.dtype) != "qint8":
         yield f"{op.weight_fake_quant.dtype} weight!!!"
     inputs = {dtype for dtype in config.input_dtypes if dtype != FLOAT32}

@@ -136,6 +136,13 @@ class GraphBuilder:
         self.graph.append(node)
         return node.outputs[0] if outputs == 1 else tuple(node.outputs)
 
+    def adopt(self, node: ir.Node) -> None:
+        """Append a node of another graph, which was taken out of it, under names that are free."""
+        node.name = self._unique(node.name or node.op_type)
+        for value in node.outputs:
+            value.name = self._unique(value.name or node.name)
+        self.graph.append(node)
+
     def output(self, value: ir.Value, name: str) -> ir.Value:
         """Make ``value`` a graph output called ``name``; an Identity is put where it must be."""
         if value.is_graph_input() or value.is_initializer() or value.is_graph_output():

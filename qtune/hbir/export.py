@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 from torch import fx, nn
 
+from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import as_inputs
 from qtune.capture.structure import unflatten
 from qtune.errors import ArgumentError, ExportError, NotCalibratedError, QtuneError
@@ -32,7 +33,7 @@ from qtune.hbir.module import (
 from qtune.hbir.ports import Ports, bind_inputs, descriptions, texts
 from qtune.hbir.structure import describe
 from qtune.hbir.verify import verify
-from qtune.nn.qat import iter_stubs
+from qtune.nn.qat import iter_ops, iter_stubs
 from qtune.quantizers.scope import uncalibrated_text
 
 _log = logging.getLogger(__name__)
@@ -60,11 +61,14 @@ def export(
     Raises ``NotCalibratedError`` naming every fake-quantize without a scale, and ``ExportError``
     naming every operator that has no lowering.
     """
-    if not hasattr(model, "interface"):
+    if isinstance(model, GraphModel):
+        model = model.select_branch(as_inputs(example_inputs, "export", ExportError))
+    elif not hasattr(model, "interface"):
         raise ExportError(
             f"export takes a prepared model, got {type(model).__name__} without a graph; call "
             "prepare first"
         )
+    _check_absorbed(model)
     _check_scales(model)
     ports = bind_inputs(
         model, as_inputs(example_inputs, "export", ExportError), input_names, input_descs
@@ -84,7 +88,7 @@ def export(
         META_INPUTS: json.dumps(ports.structure),
         META_OUTPUTS: _output_structure(model, draft.results),
     }
-    metadata.update(_level_facts(model))
+    metadata.update(level_facts(getattr(model, "consistency_level", None)))
     results = _emit_outputs(draft, output_names)
     descs = {"inputs": ports.descs, "outputs": descriptions(output_descs, results)}
     metadata[META_DESCS] = json.dumps(descs)
@@ -93,9 +97,8 @@ def export(
     return HbirModule(result)
 
 
-def _level_facts(model: nn.Module) -> dict[str, str]:
+def level_facts(level: int | None) -> dict[str, str]:
     """The consistency level as metadata; level 0 asks convert for a requantize of 31 bits apart."""
-    level = getattr(model, "consistency_level", None)
     if level is None:
         return {}
     return {META_CONSISTENCY: str(level), META_HIGH_PRECISION: "1" if level == 0 else "0"}
@@ -109,6 +112,16 @@ class _Draft:
     example: Example
     results: list[Any]
     fixed: list[str]
+
+
+def _check_absorbed(model: nn.Module) -> None:
+    kept = [op.name for op in iter_ops(model) if op.kept is not None and op is op.kept.norm]
+    if kept:
+        raise ExportError(
+            f"export: the QAT mode keeps {len(kept)} batch norms ({', '.join(kept)}) that their "
+            "GEMMs must absorb first; call qtune.quantization.hbdk4.export or pre_export, or "
+            "qtune.quantization.absorb_bn(model)"
+        )
 
 
 def _check_scales(model: nn.Module) -> None:

@@ -317,7 +317,7 @@ class Lowering:
                 inherit_float16(result, operands)
             return tuple(result)
         if hasattr(call.module, "emit_table"):
-            mark_codes(result, str(output.dtype), float(output.scale))
+            mark_codes(result, str(output.dtype), float(output.scale.detach()))
         elif output is not None:
             result = self._fake_quant(result, output, 1)
         elif call.spec.rule is Rule.INPUT_SCALE:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from torch import fx
 
 from qtune.capture.graph import GraphModel
 from qtune.capture.source import call_site
+from qtune.modes import QATMode
+from qtune.nn.float_mode import not_observing
+from qtune.nn.first_training import note_first_training
+from qtune.nn.preserved import inherited, picklable_class
 from qtune.nn.qat.op import QATOp
 from qtune.qconfig.plan import Resolution
+from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import forward_scope
+from qtune.quantizers.uncompiled import runs_eagerly
 
 _LEVEL = "consistency_level"
+_MODE = "qat_mode"
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +52,12 @@ class FloatOp:
     source: str = ""
     scope: str = ""
 
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], reason: str) -> FloatOp:
+        """From the meta data of the operator's node."""
+        source, scope = (str(meta.get(key) or "") for key in ("source", "scope"))
+        return cls(meta["name"], meta["op"], reason, source, scope)
+
     @property
     def call_site(self) -> str:
         """`` (model.py:12, in layer1)`` for messages, ``""`` where nothing is known."""
@@ -61,7 +77,9 @@ class PreparedModel(GraphModel):
 
     ``float_ops``: what stays float. ``unfused``: patterns that were not fused. ``resolution``: how
     every dtype was decided. ``march``: the march it was prepared for. ``consistency_level``: the
-    level it was prepared with (numerics.md section 4), ``None`` where none was set.
+    level it was prepared with (numerics.md section 4), ``None`` where none was set. ``qat_mode``:
+    how it treats batch norms behind a GEMM. ``call_names``: operators of functions by the identity
+    of the call, in graphs of several branches and with dynamic blocks.
     """
 
     float_ops: tuple[FloatOp, ...] = ()
@@ -69,6 +87,9 @@ class PreparedModel(GraphModel):
     resolution: Resolution | None = None
     march: str = ""
     consistency_level: int | None = None
+    qat_mode: QATMode = QATMode.FuseBN
+    _has_trained: bool = False
+    call_names: Mapping[Any, str] = MappingProxyType({})
 
     @classmethod
     def of(cls, graph: GraphModel) -> PreparedModel:
@@ -77,14 +98,40 @@ class PreparedModel(GraphModel):
         model.__dict__ = graph.__dict__
         return model
 
+    @runs_eagerly
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph. All calls of one fake-quantize in it are one batch to its observer.
 
         Raises ``NotCalibratedError`` with the names of all fake-quantizes that had to quantize and
-        never saw data.
+        never saw data. The first training run says in the log if it is one by accident.
         """
+        if self.training and not self._has_trained:
+            self._has_trained = True
+            note_first_training(self)
         with forward_scope():
             return super().forward(*args, **kwargs)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        with super()._looking(), not_observing(self), forward_scope():
+            yield
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return inherited(self, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        picklable_class(state)
+        return state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PreparedModel:
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        new.__setstate__(copy.deepcopy(super().__getstate__(), memo))
+        return new
 
     def operators(self) -> Iterator[tuple[fx.Node, QATOp]]:
         """Every call of an operator, in order of execution."""
@@ -94,36 +141,61 @@ class PreparedModel(GraphModel):
                 if isinstance(module, QATOp):
                     yield node, module
 
-    def calls(self) -> dict[str, int]:
+    def calls(self, *, parts: bool = False) -> dict[str, int]:
         """How often the user's model calls each operator, in order of execution.
 
-        The steps of one recurrent layer are one call: prepare unrolled it over the same parts.
+        Of several branches the one counts that calls it most. The steps of one recurrent layer are
+        one call: prepare unrolled it over the same parts; with ``parts`` each counts.
         """
-        found: dict[str, set[str]] = {}
+        found: dict[str, dict[str, fx.Node]] = {}
         for node, op in self.operators():
-            found.setdefault(op.name, set()).add(node.meta.get(ORIGIN_CALL, node.name))
-        return {name: len(calls) for name, calls in found.items()}
+            call = node.name if parts else node.meta.get(ORIGIN_CALL, node.name)
+            found.setdefault(op.name, {})[call] = node
+        paths = [branch.members(self.graph) for branch in self.graph_branches]
+        paths = paths or [set(self.graph.nodes)]
+        return {
+            name: max(sum(node in own for node in calls.values()) for own in paths)
+            for name, calls in found.items()
+        }
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """torch's own, with a hint where the state belongs to another model or another level."""
         self._check_level(state_dict)
+        self._check_mode(state_dict)
+        added = self._without_scale(state_dict)
+        if added and not strict:
+            _log.warning("load_state_dict: %s", added)
         try:
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         except RuntimeError as error:
             raise RuntimeError(
-                f"{error}\n\tThis model was made by prepare: its state also holds the "
+                f"{error}\n\t{added}This model was made by prepare: its state also holds the "
                 "fake-quantizes. Load states of models prepared from the same float model with "
                 "the same qconfig; load float weights into the float model, before prepare."
             ) from None
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """torch's own; its metadata hold the consistency level."""
+        """torch's own; its metadata hold the consistency level and the QAT mode."""
         state = super().state_dict(*args, **kwargs)
         metadata = getattr(state, "_metadata", {})
-        metadata.get(kwargs.get("prefix", "")[:-1], {})[_LEVEL] = self.consistency_level
+        facts = metadata.get(kwargs.get("prefix", "")[:-1], {})
+        facts.update({_LEVEL: self.consistency_level, _MODE: str(self.qat_mode)})
         return state
+
+    def _without_scale(self, state_dict: Mapping[str, Any]) -> str:
+        """What to say where a state has scales, but not for all fake-quantizes of the model."""
+        own = {name for name, m in self.named_modules() if isinstance(m, FakeQuantize)}
+        missing = [name for name in own if f"{name}.observed" not in state_dict]
+        if not missing or len(missing) == len(own):
+            return ""
+        paths = (path for path, m in self.named_modules() if isinstance(m, QATOp))
+        owners = [p for p in paths if any(name.startswith(f"{p}.") for name in missing)]
+        return (
+            "no scale in this state for operators added after the calibration: "
+            f"{', '.join(owners)}. Calibrate the model as it is now. "
+        )
 
     def _check_level(self, state_dict: Mapping[str, Any]) -> None:
         """Say in the log that a state of another level is not enough for levels 1 to 4."""
@@ -136,4 +208,16 @@ class PreparedModel(GraphModel):
             "its scales follow its own level. Levels 1 to 4 need retraining",
             "unset" if trained is None else trained,
             "unset" if self.consistency_level is None else self.consistency_level,
+        )
+
+    def _check_mode(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse scales of weights that belong to another QAT mode; the names would not tell."""
+        facts = getattr(state_dict, "_metadata", {}).get("", {})
+        mode = facts.get(_MODE, str(self.qat_mode))
+        if mode == self.qat_mode or all(op.kept is None for _, op in self.operators()):
+            return
+        raise RuntimeError(
+            f"load_state_dict: this state comes from QAT mode {mode}, the model was prepared in "
+            f"{self.qat_mode}: the scales of its weights mean something else there. Prepare the "
+            f"model with set_qat_mode({mode!r}), or calibrate this one"
         )

@@ -24,6 +24,7 @@ from qtune.ops.activation.lookup import fake_lookup, lower_table
 from qtune.ops.activation.segment_module import TABLE_OPTIONS
 from qtune.ops.kernel import Builder, Value
 from qtune.ops.spec import Rule
+from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
 
@@ -50,7 +51,8 @@ class TableOp(QATOp):
 
     def __init__(self, op: QATOp, source: FakeQuantize, table: Int64Array | SegmentTable) -> None:
         super().__init__(op.op, op.name, op.attrs, float_type=op.float_type)
-        if not isinstance(op.activation_post_process, FakeQuantize):
+        target = op.activation_post_process
+        if target is None or isinstance(target, FakeCast):
             raise ExportError(f"{op.name}: a table needs an output scale, and it has none")
         self.qconfig = op.qconfig
         for key, quantizer in op.input_fake_quants.items():
@@ -129,7 +131,7 @@ class TableSource:
         if self.fills:
             known = np.append(observed, np.asarray(self.fills, observed.dtype))
             observed = np.stack([known.min(), known.max()])
-        scale = float(self.quantizer.scale)
+        scale = float(self.quantizer.scale.detach())
         low, high = (int(code) for code in quantize(observed, scale, self.quantizer.dtype))
         return low, high
 
@@ -173,7 +175,7 @@ def make_table(op: QATOp, source: TableSource) -> TableOp:
     if grid.dtype.bits > 8:
         return TableOp(op, grid, _segments(op, source))
     function, target = _function_and_target(op)
-    scales = float(grid.scale), float(target.scale)
+    scales = float(grid.scale.detach()), float(target.scale.detach())
     return TableOp(op, grid, int8_table(function, *scales, target.dtype))
 
 
@@ -189,7 +191,7 @@ def unrolled_table(op: QATOp, source: FakeQuantize) -> torch.Tensor:
 
 def _segments(op: QATOp, source: TableSource) -> SegmentTable:
     function, target = _function_and_target(op)
-    scales = float(source.quantizer.scale), float(target.scale)
+    scales = float(source.quantizer.scale.detach()), float(target.scale.detach())
     options = getattr(op, TABLE_OPTIONS, None) or op.attrs.get(TABLE_OPTIONS) or SegmentOptions()
     power_of_two = (op.consistency_level or 0) >= POWER_OF_TWO_TABLES
     try:
@@ -202,7 +204,7 @@ def _segments(op: QATOp, source: TableSource) -> SegmentTable:
 
 def _function_and_target(op: QATOp) -> tuple[RealFunction, FakeQuantize]:
     target, spec = op.activation_post_process, op.spec
-    if not isinstance(target, FakeQuantize) or spec.table is None:
+    if target is None or isinstance(target, FakeCast) or spec.table is None:
         raise ExportError(f"{op.name}: {op.op} has no table; export the model with its function")
     return spec.table(op.attrs), target
 
@@ -217,6 +219,14 @@ def note_sources(model: PreparedModel) -> None:
         if op.spec.rule is Rule.TABLE:
             source = table_source(model, op, node, known)
             setattr(op, _SOURCES, (*getattr(op, _SOURCES, ()), source))
+
+
+def forget_sources(module: nn.Module) -> None:
+    """Forget what :func:`note_sources` and levels noted on the operators in ``module``."""
+    for op in module.modules():
+        if isinstance(op, QATOp):
+            vars(op).pop(_SOURCES, None)
+            op.grid_sources = ()
 
 
 def noted_source(op: QATOp) -> TableSource | None:

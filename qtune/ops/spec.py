@@ -294,6 +294,8 @@ class OpSpec:
     ``weight_groups(attrs)``: where given and above 1, that axis holds the channels of one group
     only (grouped transposed convolution); ``qtune.ops.gemm.channels`` has the view in which every
     real output channel lies on the axis.
+    ``weight_attrs``: attributes that the weight's shape decides (the groups of a convolution); a
+    size that a model passes for one is the same for every input.
     ``fills(attrs)``: the number that a movement operator puts beside its input's values (pad,
     tril), ``None`` for none; an int16 table behind it must cover that number too.
     ``flops(attrs, input_shapes, output_shape)``: one per multiply-add. ``exact``: for operators
@@ -316,6 +318,7 @@ class OpSpec:
     weight_role: str | None = None
     weight_axis: Callable[[Mapping[str, Any]], int] | None = None
     weight_groups: Callable[[Mapping[str, Any]], int] | None = None
+    weight_attrs: tuple[str, ...] = ()
     fuse: FuseRole | None = None
     march: tuple[MarchRule, ...] = ANY_MARCH
     fills: Callable[[Mapping[str, Any]], float | None] | None = None

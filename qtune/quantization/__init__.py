@@ -4,40 +4,93 @@ The way of a model: ``prepare``, ``set_fake_quantize(model, FakeQuantState.CALIB
 ``set_fake_quantize(model, FakeQuantState.VALIDATION)``, ``hbdk4.export``, ``hbdk4.convert``.
 """
 
+from typing import Any
+
 from qtune.check.march import check_model
-from qtune.modes import QATMode, get_qat_mode, set_qat_mode
+from qtune.modes import FuseMode, QATMode, get_qat_mode, set_qat_mode
+from qtune.qconfig.explain import Explanation, explain
+from qtune.qconfig.predefined import (
+    RECIPES,
+    get_default_calib_qconfig,
+    get_default_qat_out_qconfig,
+    get_default_qat_qconfig,
+    predefined,
+)
 from qtune.qconfig.qconfig import QConfig, get_default_qconfig, get_qconfig
 from qtune.qconfig.setter import QconfigSetter
-from qtune.quantization import hbdk4, observer_v2, qconfig, qconfig_setter
-from qtune.quantization.calibrate import auto_calibrate, load_calib_state_dict
+from qtune.quantization import hbdk4, observer_v2, qconfig, qconfig_setter, qconfig_template
+from qtune.quantization.absorb import absorb_bn
+from qtune.quantization.calibrate import (
+    auto_calibrate,
+    load_calib_state_dict,
+    load_observer_params,
+)
+from qtune.quantization.freeze import freeze_qat_module, operators_in
+from qtune.quantization.fuse_modules import fuse_known_modules, fuse_modules
 from qtune.quantization.pipeline import PrepareMethod, prepare
+from qtune.quantization.prepare_qat import (
+    fuse_fx,
+    prepare_calibration,
+    prepare_calibration_fx,
+    prepare_qat,
+    prepare_qat_fx,
+)
 from qtune.quantization.stubs import DeQuantStub, FloatFunctional, QuantStub
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.lsq import _LearnableFakeQuantize
+from qtune.quantizers.pact import PACTFakeQuantize
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
 
 __all__ = [
     "DeQuantStub",
+    "Explanation",
     "FakeCast",
     "FakeQuantState",
     "FakeQuantize",
     "FloatFunctional",
+    "FuseMode",
+    "PACTFakeQuantize",
     "PrepareMethod",
     "QATMode",
     "QConfig",
     "QconfigSetter",
     "QuantStub",
+    "_LearnableFakeQuantize",
+    "absorb_bn",
     "auto_calibrate",
     "check_model",
+    "freeze_qat_module",
+    "fuse_fx",
+    "fuse_known_modules",
+    "fuse_modules",
+    "explain",
+    "get_default_calib_qconfig",
+    "get_default_qat_out_qconfig",
+    "get_default_qat_qconfig",
     "get_default_qconfig",
     "get_qat_mode",
     "get_qconfig",
     "hbdk4",
     "load_calib_state_dict",
+    "load_observer_params",
     "observer_v2",
+    "operators_in",
     "prepare",
+    "prepare_calibration",
+    "prepare_calibration_fx",
+    "prepare_qat",
+    "prepare_qat_fx",
     "qconfig",
     "qconfig_setter",
+    "qconfig_template",
     "set_fake_quantize",
     "set_qat_mode",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The ready-made qconfigs, which the documents also take from here."""
+    if name in RECIPES:
+        return predefined(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
+from tqdm import tqdm
 
 from qtune.capture.inputs import as_inputs
 from qtune.capture.inputs import batch_to_inputs as default_inputs
+from qtune.check.misconceptions import at_calibration
 from qtune.errors import PrepareError
+from qtune.modes import QATMode
+from qtune.nn.float_mode import undone_on_error
 from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat import iter_ops
+from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
 
 _WHERE = "auto_calibrate"
+_log = logging.getLogger(__name__)
 
 
 def auto_calibrate(
@@ -28,20 +37,26 @@ def auto_calibrate(
     The model runs in eval mode without gradients, in the state CALIBRATION, and is left in eval
     mode and VALIDATION. ``num_steps``: most batches to use. ``batch_to_inputs(batch)`` gives the
     example for one call (see ``prepare``); default ``qtune.capture.inputs.batch_to_inputs``: of
-    ``(x, label)`` the first, where forward takes one argument. Raises ``PrepareError`` if there was
-    no batch, or one that forward does not take.
+    ``(x, label)`` the first, where forward takes one argument. A terminal shows the progress.
+
+    Raises ``PrepareError`` if there was no batch, or one that forward does not take. After any
+    exception, an interrupt too, the model is as it was: states, training flags and statistics.
     """
-    set_fake_quantize(model.eval(), FakeQuantState.CALIBRATION)
+    batches = itertools.islice(data_loader, num_steps)
+    total = _length(data_loader, num_steps)
     count = 0
-    with torch.no_grad():
-        for index, batch in enumerate(itertools.islice(data_loader, num_steps)):
+    with undone_on_error(model), torch.no_grad():
+        set_fake_quantize(model.eval(), FakeQuantState.CALIBRATION)
+        for batch in tqdm(batches, desc="calibrate", total=total, unit="batch", disable=None):
             given = batch if batch_to_inputs is None else as_inputs(batch_to_inputs(batch), _WHERE)
-            inputs = default_inputs(given, model, index, _WHERE)
+            inputs = default_inputs(given, model, count, _WHERE)
             model(*inputs.args, **inputs.kwargs)
             count += 1
-    if not count:
-        raise PrepareError("auto_calibrate: the data loader gave no batch; nothing is calibrated")
-    set_fake_quantize(model, FakeQuantState.VALIDATION)
+        if not count:
+            raise PrepareError(f"{_WHERE}: the data loader gave no batch; nothing is calibrated")
+        set_fake_quantize(model, FakeQuantState.VALIDATION)
+    for text in at_calibration(model):
+        _log.warning("%s: %s", _WHERE, text)
     return model
 
 
@@ -53,3 +68,62 @@ def load_calib_state_dict(model: PreparedModel, state_dict: Mapping[str, Any]) -
     """
     model.load_state_dict(state_dict, strict=True)
     return model
+
+
+def load_observer_params(calibration_model: nn.Module, qat_model: nn.Module) -> nn.Module:
+    """Load scales and statistics of every fake-quantize of one model into another; return that.
+
+    Weights stay those of ``qat_model``, states too. Fake-quantizes belong together by their place
+    in the model; those that only one of the two has are named in a warning (where only
+    ``qat_model`` has them, they keep what they know). The observers may be of other kinds.
+
+    Raises ``PrepareError`` where the models have no fake-quantize in common or numbers of channels
+    differ; ``qat_model`` is unchanged then.
+    """
+    _check_modes(calibration_model, qat_model)
+    source, target = _quantizers(calibration_model), _quantizers(qat_model)
+    common = [path for path in target if path in source]
+    if not common:
+        raise PrepareError(
+            f"load_observer_params: the models have no fake-quantize in common ({len(source)} "
+            f"here, {len(target)} there); prepare both from the same float model"
+        )
+    for path in common:
+        ours, theirs = target[path].scale.numel(), source[path].scale.numel()
+        if ours != theirs and bool(source[path].observed) and bool(target[path].observed):
+            raise PrepareError(
+                f"load_observer_params: {path} has {theirs} scales in the calibrated model and "
+                f"{ours} in the other; prepare both from the same float model"
+            )
+    for path in common:
+        target[path].load_state_dict(source[path].state_dict())
+    for which, only in (("calibrated", source), ("other", target)):
+        names = [path for path in only if path not in common]
+        if names:
+            _log.warning("load_observer_params: only the %s model has: %s", which, ", ".join(names))
+    return qat_model
+
+
+def _check_modes(calibration_model: nn.Module, qat_model: nn.Module) -> None:
+    """Scales of weights mean something else in another QAT mode, while the model keeps norms."""
+    modes = [getattr(m, "qat_mode", QATMode.FuseBN) for m in (calibration_model, qat_model)]
+    keeps = any(op.kept is not None for m in (calibration_model, qat_model) for op in iter_ops(m))
+    if keeps and modes[0] is not modes[1]:
+        raise PrepareError(
+            f"load_observer_params: the calibrated model was prepared in QAT mode {modes[0]}, the "
+            f"other in {modes[1]}; the scales of their weights mean different things. Prepare both "
+            "in one mode"
+        )
+
+
+def _quantizers(model: nn.Module) -> dict[str, FakeQuantize]:
+    return {path: m for path, m in model.named_modules() if isinstance(m, FakeQuantize)}
+
+
+def _length(data_loader: Iterable[Any], num_steps: int | None) -> int | None:
+    """How many batches will come, where that is known."""
+    try:
+        known = len(data_loader)  # type: ignore[arg-type]
+    except TypeError:
+        return num_steps
+    return known if num_steps is None else min(known, num_steps)

@@ -12,7 +12,7 @@ from torch import fx, nn
 from qtune.nn.qat import QATOp
 from qtune.ops.spec import Rule
 from qtune.qconfig.plan import OpQuantPlan, OpView, PortPlan
-from qtune.qconfig.setter import find_qconfig
+from qtune.qconfig.setter import find_qconfig, modules_around
 from qtune.quantization.decompose import BOUNDS, FORCED_DTYPE, ORIGIN
 from qtune.quantization.fuse import GROUP
 from qtune.quantization.operators import Operators, has_float_result, is_structural
@@ -60,6 +60,7 @@ def _view(
         "is_model_output": entry.is_output,
         "module_qconfig": qconfig,
         "module_qconfig_path": path,
+        "modules": _modules(float_model, node),
         "float_reason": region.reasons.get(name),
         "forced_dtype": node.meta.get(FORCED_DTYPE),
         "is_part": ORIGIN in node.meta,
@@ -87,9 +88,20 @@ def _view(
 
 def nearest_qconfig(float_model: nn.Module, node: fx.Node) -> tuple[Any, str]:
     """``module.qconfig`` for an operator: its own module's, or that of the modules around it."""
+    return find_qconfig(float_model, _path(float_model, node))
+
+
+def _path(float_model: nn.Module, node: fx.Node) -> str:
+    """The path of an operator's own module, or of the module whose forward calls it."""
     name = str(node.meta.get(ORIGIN, node.meta["name"]))
     is_module = name.split(".")[0] in dict(float_model.named_children())
-    return find_qconfig(float_model, name if is_module else node.meta.get("scope", ""))
+    return name if is_module else str(node.meta.get("scope", ""))
+
+
+def _modules(float_model: nn.Module, node: fx.Node) -> tuple[tuple[str, type], ...]:
+    """Path and class of the modules around an operator, the nearest first."""
+    around = modules_around(float_model, _path(float_model, node))
+    return tuple((path, type(module)) for path, module in reversed(around))
 
 
 def constant_operands(op: QATOp, node: fx.Node, region: Region) -> frozenset[int]:

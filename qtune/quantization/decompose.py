@@ -43,14 +43,37 @@ def decompose_all(ops: Operators, nodes: Sequence[fx.Node]) -> None:
 
     So is one that the march refuses as a whole and that has ``steps``.
 
-    All calls of a shared operator become calls of the same parts.
+    All calls of a shared operator become calls of the same parts, also those that are not among
+    ``nodes``: on constants, or outside the stubs.
     """
-    calls = [(node, ops.op(node)) for node in nodes]
+    composed = {op.name for node in nodes if (op := _composed(ops, node)) is not None}
+    calls = [(node, ops.op(node)) for node in ops.graph.nodes]
     for node, op in calls:
-        if op is None or node._erased:
-            continue
-        if op.spec.rule is Rule.DECOMPOSED or _needs_steps(node, op):
+        if op is not None and op.name in composed and not node._erased:
             _Parts(ops, node, op).replace()
+
+
+def _composed(ops: Operators, node: fx.Node) -> QATOp | None:
+    """The operator of a call that has to become several."""
+    op = ops.op(node)
+    if op is None or not (op.spec.rule is Rule.DECOMPOSED or _needs_steps(node, op)):
+        return None
+    return op
+
+
+def emit_parts(ops: Operators, node: fx.Node, op: QATOp, attrs: Mapping[str, Any]) -> Any:
+    """Put the parts of ``op`` in the place of its call ``node``; they may be there already.
+
+    Returns what replaces the result, as the operator's ``decompose`` does. The operator itself
+    need not be in the model; its name is that of the container of the parts.
+    """
+    if op.spec.decompose is None:
+        raise PrepareError(f"{op.name}: {op.op} has no decomposition; it needs one")
+    parts = _Parts(ops, node, op)
+    with ops.graph.inserting_before(node):
+        result = op.spec.decompose(parts, Bound(parts.operands(), attrs))
+    ops.graph.erase_node(node)
+    return result
 
 
 class _Parts:
@@ -72,7 +95,7 @@ class _Parts:
         with self.ops.graph.inserting_before(node):
             attrs = {**self.op.attrs, **node.kwargs}
             try:
-                result = emit(self, Bound(self._operands(), attrs))
+                result = emit(self, Bound(self.operands(), attrs))
             except NotImplementedError as error:
                 where = call_site(node.meta)
                 raise NotImplementedError(f"{self.op.name}{where}: {error}") from error
@@ -213,7 +236,7 @@ class _Parts:
         if isinstance(container, Composite):
             container.take_knobs(self.ops.float_module(self.op.name))
 
-    def _operands(self) -> tuple[Any, ...]:
+    def operands(self) -> tuple[Any, ...]:
         """The operands; parameters of the operator as attributes of the model."""
         roles = self.op.roles(len(self.node.args))
         return tuple(

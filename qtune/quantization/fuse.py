@@ -1,21 +1,22 @@
-"""Fused groups of the quantized operators, and batch norms folded into their GEMM (FuseBN)."""
+"""Fused groups of the quantized operators, and what prepare does with their batch norms."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import fx, nn
+from torch import fx
 
+from qtune.capture.branches import most_calls
 from qtune.capture.fusion import FusedGroup, FusionResult, FusionRules, find_groups
 from qtune.capture.members import attribute_at
-from qtune.nn.qat import QATOp, qat_class
+from qtune.errors import PrepareError
+from qtune.modes import POWER_OF_TWO_WEIGHTS, FuseMode, QATMode
+from qtune.nn.qat import QATOp
+from qtune.nn.qat.kept_norm import KeptNorm
 from qtune.nn.qat.op import TRAINING
-from qtune.ops.norm.fold import fold_batch_norm
-from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
+from qtune.quantization.absorb import Located, fold_into, leave_identity
+from qtune.quantization.groups import by_operators, consistent
 from qtune.quantization.operators import Operators
 from qtune.quantization.region import Region
 
@@ -23,11 +24,21 @@ GROUP = "group"
 """Key of ``node.meta``: name of the last member of the operator's fused group."""
 
 
-def fuse(ops: Operators, region: Region) -> FusionResult:
-    """Find the fused groups of the quantized operators and note them in ``node.meta``."""
-    facts = _Facts(ops, region)
+def fuse(
+    ops: Operators,
+    region: Region,
+    mode: QATMode = QATMode.FuseBN,
+    fuse_mode: FuseMode = FuseMode.BNAddReLU,
+) -> FusionResult:
+    """Find the fused groups of the quantized operators and note them in ``node.meta``.
+
+    ``fuse_mode`` NoFuse finds none: every operator keeps a scale of its own.
+    """
+    facts = _Facts(ops, region, mode)
     rules = FusionRules(facts.role, facts.shared, facts.foldable, facts.shape)
-    result = find_groups(ops.graph, rules)
+    no_fuse = fuse_mode is FuseMode.NoFuse
+    found = FusionResult() if no_fuse else find_groups(ops.graph, rules)
+    result = consistent(ops.graph, found)
     for node in ops.graph.nodes:
         node.meta.pop(GROUP, None)
     for group in result.groups:
@@ -38,18 +49,64 @@ def fuse(ops: Operators, region: Region) -> FusionResult:
 
 def fold_batch_norms(ops: Operators, groups: list[FusedGroup]) -> None:
     """Fold each group's batch norm into its GEMM, in float64; an Identity takes its place."""
-    for group in groups:
-        if group.batch_norm is not None:
-            _fold(ops, group.members[FuseRole.GEMM], group.batch_norm)
+    for group, *others in by_operators(groups):
+        gemm, bn = group.members[FuseRole.GEMM], group.batch_norm
+        op, norm = ops.op(gemm), None if bn is None else ops.op(bn)
+        if bn is not None and op is not None and norm is not None:
+            calls = [bn, *(other.members[FuseRole.BN] for other in others)]
+            fold_into(Located(ops.model, op, gemm), Located(ops.model, norm, bn))
+            ops.install(norm.name, leave_identity(norm, calls), norm)
+
+
+def keep_batch_norms(
+    ops: Operators, groups: list[FusedGroup], mode: QATMode, level: int | None
+) -> None:
+    """Tie each group's batch norm to its GEMM: it trains on, and the GEMM absorbs it at export.
+
+    ``level``: the consistency level in force. Raises ``PrepareError`` where the mode can't be
+    right: WithBN with weight scales that are powers of two or one for all channels.
+    """
+    for group, *_ in by_operators(groups):
+        gemm, bn = ops.op(group.members[FuseRole.GEMM]), group.batch_norm
+        norm = None if bn is None else ops.op(bn)
+        if gemm is None or norm is None:
+            continue
+        kept = KeptNorm(gemm, norm, reverse=mode is QATMode.WithBNReverseFold)
+        if not kept.reverse:
+            _check_scale_moves(kept, level)
+        gemm.kept = norm.kept = kept
+
+
+def _check_scale_moves(kept: KeptNorm, level: int | None) -> None:
+    """Whether the weight's scale can be multiplied by the norm's factor of each channel."""
+    quantizer = kept.gemm.weight_fake_quant
+    rounded = level is not None and level >= POWER_OF_TWO_WEIGHTS
+    one_for_all = quantizer is not None and quantizer.ch_axis == -1
+    if quantizer is None or not (rounded or one_for_all):
+        return
+    why = (
+        f"consistency level {level} rounds the weight's scale to a power of two"
+        if rounded
+        else "its weight has one scale for all channels"
+    )
+    raise PrepareError(
+        f"prepare: {kept.gemm.name}: {why}, which absorbing {kept.norm.name} would undo in the QAT "
+        "mode with_bn. Set QATMode.WithBNReverseFold, whose scale is that of the absorbed weight, "
+        "or QATMode.FuseBN"
+    )
 
 
 class _Facts:
     """What the search for groups asks."""
 
-    def __init__(self, ops: Operators, region: Region) -> None:
+    def __init__(self, ops: Operators, region: Region, mode: QATMode) -> None:
         self.ops = ops
         self.region = region
-        self.calls = Counter(str(n.target) for n in ops.graph.nodes if n.op == "call_module")
+        self.mode = mode
+        self.calls: dict[str, list[fx.Node]] = {}
+        for node in ops.graph.nodes:
+            if node.op == "call_module":
+                self.calls.setdefault(str(node.target), []).append(node)
         self.owners = _owners(ops)
 
     def role(self, node: fx.Node) -> FuseRole | None:
@@ -57,7 +114,7 @@ class _Facts:
         return op.spec.fuse if op is not None and node in self.region.quantized else None
 
     def shared(self, node: fx.Node) -> str | None:
-        count = self.calls[str(node.target)]
+        count = most_calls(self.calls[str(node.target)])
         return f"reused: {node.meta['name']} is called {count} times" if count > 1 else None
 
     def shape(self, node: fx.Node) -> tuple[int, ...] | None:
@@ -66,22 +123,33 @@ class _Facts:
 
     def foldable(self, gemm: fx.Node, bn: fx.Node) -> str | None:
         names = ("weight", "bias")
-        found = [_operand(self.ops, gemm, name) for name in names]
-        for name, (value, _) in zip(names, found, strict=True):
+        found = [self._located(gemm).operand(name)[0] for name in names]
+        for name, value in zip(names, found, strict=True):
             sharers = self.owners.get(id(value), [])
             if len(sharers) > 1:
                 return f"reused: the {name} of {gemm.meta['name']} is shared ({', '.join(sharers)})"
-        weight = found[0][0]
+        weight = found[0]
         if weight is None:
             return f"the weight of {gemm.meta['name']} is computed while the model runs"
         if len(weight.shape) != len(gemm.meta["shape"]):
             return f"{bn.meta['name']} normalizes another axis than the channels of the weight"
-        if _operand(self.ops, bn, "running_mean")[0] is None:
-            return f"{bn.meta['name']} has no running statistics"
         norm = self.ops.op(bn)
+        if self._located(bn).operand("running_mean")[0] is None:
+            return f"{bn.meta['name']} has no running statistics"
         if norm is None or norm.attrs.get(TRAINING):
             return f"{bn.meta['name']} normalizes by each batch's statistics in eval mode too"
+        if self.mode is not QATMode.FuseBN and "running_mean" not in norm.params:
+            return (
+                f"{bn.meta['name']} is a function; the QAT mode {self.mode.value} keeps modules "
+                "(nn.BatchNorm2d) only"
+            )
         return None
+
+    def _located(self, node: fx.Node) -> Located:
+        op = self.ops.op(node)
+        if op is None:
+            raise PrepareError(f"prepare: {node.name} is no operator")
+        return Located(self.ops.model, op, node)
 
 
 def _owners(ops: Operators) -> dict[int, list[str]]:
@@ -92,7 +160,7 @@ def _owners(ops: Operators) -> dict[int, list[str]]:
         op = ops.op(node)
         if node.op == "get_attr":
             value = attribute_at(ops.model, str(node.target).split("."))
-            owners.setdefault(id(value), []).extend([str(node.target)] * len(node.users))
+            owners.setdefault(id(value), []).extend([str(node.target)] * most_calls(node.users))
         elif op is not None and op.name not in seen:
             seen.add(op.name)
             for name, value in _own_parameters(op).items():
@@ -104,74 +172,3 @@ def _own_parameters(op: QATOp) -> dict[str, Any]:
     """The parameters and buffers that fill roles of the operator, by attribute."""
     values = {name: op.param(role) for role, name in op.params.items()}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _fold(ops: Operators, gemm: fx.Node, bn: fx.Node) -> None:
-    op, norm = ops.op(gemm), ops.op(bn)
-    if op is None or norm is None:
-        return
-    weight, set_weight = _operand(ops, gemm, "weight")
-    bias, set_bias = _operand(ops, gemm, "bias")
-    axis = 0 if op.spec.weight_axis is None else op.spec.weight_axis(op.attrs)
-    new_weight, new_bias = fold_batch_norm(
-        weight,
-        bias,
-        mean=_operand(ops, bn, "running_mean")[0],
-        variance=_operand(ops, bn, "running_var")[0],
-        gamma=_operand(ops, bn, "weight")[0],
-        beta=_operand(ops, bn, "bias")[0],
-        eps=norm.attrs["eps"],
-        transposed=axis == 1,
-        groups=op.weight_groups(op.attrs),
-    )
-    set_weight(new_weight)
-    set_bias(new_bias)
-    _leave_identity(ops, bn, norm)
-
-
-def _leave_identity(ops: Operators, bn: fx.Node, norm: QATOp) -> None:
-    found = find_module(nn.Identity)
-    if found is None:
-        return
-    spec, target = found
-    bound = target.bind(nn.Identity(), bn.args[0])
-    identity = qat_class(spec, nn.Identity)(
-        spec.name, norm.name, bound.attrs, float_type=norm.float_type
-    )
-    identity.float_repr = ""
-    identity.train(norm.training)
-    ops.install(norm.name, identity, norm)
-    bn.args, bn.kwargs = bound.tensors, {}
-    bn.meta["op"] = spec.name
-
-
-def _operand(ops: Operators, node: fx.Node, role: str) -> tuple[Any, Callable[[Any], None]]:
-    """The parameter that fills a role of a call, and how to replace it."""
-    op = ops.op(node)
-    if op is None or role not in op.spec.roles:
-        return None, lambda value: None
-    index = op.spec.roles.index(role)
-    value = node.args[index] if index < len(node.args) else None
-    if isinstance(value, fx.Node):
-        if value.op != "get_attr":
-            return None, lambda new: None
-        owner, _, name = str(value.target).rpartition(".")
-        module = ops.model.get_submodule(owner)
-        return attribute_at(module, [name]), lambda new: _set(module, name, new)
-    name = op.params.get(role, role)
-
-    def replace(new: Any) -> None:
-        op.params[role] = name
-        _set(op, name, new)
-
-    return getattr(op, op.params[role], None) if role in op.params else None, replace
-
-
-def _set(module: nn.Module, name: str, value: torch.Tensor) -> None:
-    old = module._parameters.get(name, getattr(module, name, None))
-    if isinstance(old, nn.Parameter) and old.shape == value.shape:
-        with torch.no_grad():
-            old.copy_(value)
-        return
-    requires_grad = old is None or old.requires_grad
-    module.register_parameter(name, nn.Parameter(value, requires_grad=requires_grad))

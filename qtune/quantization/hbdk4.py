@@ -8,14 +8,17 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from qtune.capture.inputs import as_inputs
 from qtune.errors import ExportError
 from qtune.hbir.module import HbirModule
 from qtune.march import March
+from qtune.nn.eager import as_graph, eager_facts
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat import QATOp, iter_stubs
 from qtune.nn.table import TableOp, TableSource, make_table, noted_source, table_source
 from qtune.ops.spec import Rule
+from qtune.quantization.absorb import absorb_for_export
 from qtune.quantization.pytree import get_hbir_input_flattener, get_hbir_output_unflattener
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import not_calibrated
@@ -30,23 +33,35 @@ __all__ = [
 ]
 
 
-def pre_export(model: nn.Module, inplace: bool = False) -> Any:
+def pre_export(model: nn.Module, inplace: bool = False, example_inputs: Any = None) -> Any:
     """Return ``model`` with its element-wise functions as integer look-up tables, still in torch.
 
     A table maps the codes of its input to the codes of its output (numerics.md section 3): 256
     entries for qint8, segments over the observed range for qint16. ``inplace`` changes ``model``
-    itself. A model that is pre-exported already stays as it is.
+    itself. A model that is pre-exported already stays as it is. Batch norms that the QAT mode kept
+    are absorbed by their GEMM (``qtune.quantization.absorb``).
 
     ``model`` may be one sub-module of a prepared model, to find the table that costs accuracy:
     ``model.head = pre_export(model.head)``; the rest of the model runs and exports as before.
 
+    ``example_inputs``: needed for a model prepared in eager mode only, of which the graph form is
+    returned.
+
     Raises ``ExportError`` in training mode or while observers are active, ``NotCalibratedError``
     for fake-quantizes without a scale.
     """
+    if eager_facts(model) is not None:
+        if example_inputs is None:
+            raise ExportError(
+                "pre_export: a model prepared in eager mode has no graph; give example_inputs, on "
+                "which it is recorded"
+            )
+        model = as_graph(model, example_inputs)
     if not isinstance(model, PreparedModel):
         return _pre_export_part(model, inplace)
-    _check_state(model)
+    check_state(model)
     result = model if inplace else copy.deepcopy(model)
+    absorb_for_export(result)
     known = value_quantizers(result)
     for node, op in list(result.operators()):
         if _to_be_table(op):
@@ -63,7 +78,7 @@ def _pre_export_part(module: Any, inplace: bool) -> nn.Module:
             f"pre_export: expected a model made by prepare, got {type(module).__name__}; call "
             "prepare, calibrate the result, and pass that or a sub-module of it"
         )
-    _check_state(module)
+    check_state(module)
     result: nn.Module = module if inplace else copy.deepcopy(module)
     for path, op in list(result.named_modules()):
         if not isinstance(op, QATOp) or not _to_be_table(op):
@@ -97,10 +112,15 @@ def export(
 ) -> HbirModule:
     """Return the fake-quant HBIR module (qat.bc) of a prepared model, which stays as it is.
 
-    Applies :func:`pre_export` first. Arguments as in ``qtune.hbir.export.export``.
+    Applies :func:`pre_export` first. Arguments as in ``qtune.hbir.export.export``; of a model with
+    several branches the one is exported that ``example_inputs`` take, and only that one has to be
+    calibrated. A model prepared in eager mode is recorded on ``example_inputs`` first.
     """
     from qtune.hbir.export import export as export_graph
 
+    model = as_graph(model, example_inputs)
+    if isinstance(model, PreparedModel):
+        model = model.select_branch(as_inputs(example_inputs, "export", ExportError))
     return export_graph(
         pre_export(model),
         example_inputs,
@@ -122,15 +142,16 @@ def convert(
     return convert_module(m, march, advice, advice_path)
 
 
-def _check_state(model: nn.Module) -> None:
+def check_state(model: nn.Module, where: str = "pre_export") -> None:
+    """Raise where ``model`` is in training mode, does not quantize now, or has no scales."""
     stubs = list(iter_stubs(model))
     if model.training or any(quantizer.training for _, _, quantizer in stubs):
-        raise ExportError("pre_export: the model is in training mode; call model.eval() first")
+        raise ExportError(f"{where}: the model is in training mode; call model.eval() first")
     for state in (FakeQuantState.CALIBRATION, FakeQuantState._FLOAT):
         names = [f"{name} {kind}" for name, kind, q in stubs if q.state is state]
         if names:
             raise ExportError(
-                f"pre_export: {len(names)} fake-quantizes are in {state} (first: {names[0]}), so "
+                f"{where}: {len(names)} fake-quantizes are in {state} (first: {names[0]}), so "
                 "the model does not quantize; call set_fake_quantize(model, "
                 "FakeQuantState.VALIDATION) first"
             )

@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.fx.node import map_arg
 from torch.overrides import resolve_name
 
+from qtune.capture.branches import BLOCK, CALL
 from qtune.capture.graph import GraphModel
 from qtune.capture.handlers import HOOKED
 from qtune.errors import QtuneError
@@ -24,7 +25,8 @@ from qtune.nn.qat.op import TRAINING
 from qtune.ops import registry
 from qtune.ops.spec import Bound, OpSpec
 from qtune.ops.uncovered import no_operator
-from qtune.quantization.naming import Namer
+from qtune.quantization.constants import example_value
+from qtune.quantization.naming import Namer, flat
 
 FLOAT_REASON = "float_reason"
 """Key of ``node.meta``: why a call stays float."""
@@ -50,14 +52,20 @@ class Call:
 
 
 class Operators:
-    """The graph of ``model`` while its calls are replaced. ``training``: the flag at capture."""
+    """The graph of ``model`` while its calls are replaced. ``training``: the flag at capture.
 
-    def __init__(self, model: GraphModel, training: bool) -> None:
+    ``call_names``: names of calls of functions by their identity and operator, where known.
+    """
+
+    def __init__(
+        self, model: GraphModel, training: bool, call_names: Mapping[Any, str] | None = None
+    ) -> None:
         self.model = model
         self.graph = model.graph
         self.names = Namer(model)
         self.training = training
         self._replaced: dict[str, nn.Module] = {}
+        self.call_names = dict(call_names or {})
         self._paths: dict[nn.Module, list[str]] = {}
         for path, module in self.model.named_modules(remove_duplicate=False):
             self._paths.setdefault(module, []).append(path)
@@ -74,8 +82,11 @@ class Operators:
 
         A name that is in use already means the same operator: a module called several times.
         """
-        dynamic = {k: v for k, v in call.bound.attrs.items() if holds_nodes(v)}
-        static = {k: v for k, v in call.bound.attrs.items() if k not in dynamic}
+        attrs = dict(call.bound.attrs)
+        for key in call.spec.weight_attrs:
+            attrs[key] = map_arg(attrs[key], lambda node: example_value(self.model, node))
+        dynamic = {k: v for k, v in attrs.items() if holds_nodes(v)}
+        static = {k: v for k, v in attrs.items() if k not in dynamic}
         op = self._existing(call)
         if op is None:
             op = self._create(call, static)
@@ -106,12 +117,12 @@ class Operators:
                 delattr(self.model.get_submodule(owner), name)
 
     def owned(self, path: str, spec: OpSpec, bound: Bound) -> Call | None:
-        """The call of the layer at ``path`` if ``bound`` computes just that with its weight.
+        """The call of the layer at ``path`` if ``bound`` computes just that with its parameters:
+        its weight, or for operators without one (norms) the first that it has.
 
         It takes the layer's name and parameters.
         """
-        weight = _weight(spec, bound)
-        if not path or weight is None or str(weight.target).rpartition(".")[0] != path:
+        if not path or not _is_attribute_of(_parameter(spec, bound), path):
             return None
         owner = self.float_module(path)
         found = registry.find_module(type(owner))
@@ -123,7 +134,10 @@ class Operators:
             if _is_attribute_of(value, path)
         }
         tensors = [None if _is_attribute_of(v, path) else v for v in bound.tensors]
-        shared = Bound(tuple(tensors), bound.attrs)
+        attrs = dict(bound.attrs)
+        if attrs.get(TRAINING) is owner.training:
+            attrs[TRAINING] = None
+        shared = Bound(tuple(tensors), attrs)
         return Call(spec, shared, path, _qualified(type(owner)), owner, own, found[1].cls)
 
     def install(self, name: str, module: nn.Module, replaced: nn.Module | None = None) -> None:
@@ -149,7 +163,7 @@ class Operators:
         name = node.meta.get("name")
         if name is None:
             is_module = node.op == "call_module"
-            name = str(node.target) if is_module else self.names.generated(op.rpartition(".")[2])
+            name = str(node.target) if is_module else self._generated(node, op.rpartition(".")[2])
         node.meta.update({"op": op, "name": name, FLOAT_REASON: reason})
 
     def _canonical(self, node: fx.Node) -> Call | str:
@@ -199,10 +213,21 @@ class Operators:
         """The name of the ``FloatFunctional`` that made the call, else a generated one."""
         path = node.meta.get("name")
         if path is None:
-            return self.names.generated(spec.name)
+            return self._generated(node, spec.name)
         other = self.model.get_submodule(path)
         is_other = isinstance(other, QATOp) and other.op != spec.name
         return f"{path}.{spec.name}" if is_other else str(path)
+
+    def _generated(self, node: fx.Node, op: str) -> str:
+        """A new name, or that of the same call in another branch or run of a dynamic block."""
+        block = flat(node.meta[BLOCK][0]) + "_" if BLOCK in node.meta else ""
+        call = node.meta.get(CALL)
+        name = None if call is None else self.call_names.get((call, op))
+        if name is None:
+            name = self.names.generated(f"{block}{op}")
+            if call is not None:
+                self.call_names[call, op] = name
+        return name
 
     def _existing(self, call: Call) -> QATOp | None:
         try:
@@ -274,11 +299,11 @@ def remove_unused_attributes(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _weight(spec: OpSpec, bound: Bound) -> fx.Node | None:
-    if spec.weight_role is None:
-        return None
-    value = bound.tensors[spec.roles.index(spec.weight_role)]
-    return value if isinstance(value, fx.Node) and value.op == "get_attr" else None
+def _parameter(spec: OpSpec, bound: Bound) -> Any:
+    if spec.weight_role is not None:
+        return bound.tensors[spec.roles.index(spec.weight_role)]
+    values = (v for v in bound.tensors if isinstance(v, fx.Node) and v.op == "get_attr")
+    return next(values, None)
 
 
 def _is_attribute_of(value: Any, path: str) -> bool:

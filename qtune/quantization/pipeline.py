@@ -15,25 +15,31 @@ from qtune.capture.fusion import FusionResult
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import as_example_list
 from qtune.capture.recorder import capture
+from qtune.check.misconceptions import at_prepare
 from qtune.errors import PrepareError
 from qtune.march import March, get_march
-from qtune.modes import QATMode, get_consistency_level, get_qat_mode, level_on
+from qtune.modes import FuseMode, QATMode, get_consistency_level, get_qat_mode, level_on
 from qtune.nn.consistency import apply_level
+from qtune.nn.eager import as_graph
 from qtune.nn.prepared import ORIGIN_CALL, FloatOp, PreparedModel, UnfusedOps
+from qtune.nn.preserved import preserve
 from qtune.nn.table import note_sources
-from qtune.qconfig.explain import surprises
+from qtune.qconfig.accept import AnySetter, rules_of
+from qtune.qconfig.explain import raise_surprises, surprises
 from qtune.qconfig.plan import UNSET, Refusal, Resolution
 from qtune.qconfig.resolve import resolve
-from qtune.qconfig.setter import QconfigSetter, default_setter
+from qtune.qconfig.rules import Rules
 from qtune.quantization.border import Border
 from qtune.quantization.configure import attach, nearest_qconfig, operator_views, users_of
 from qtune.quantization.decompose import decompose_all
+from qtune.quantization.eager import check_eager, prepare_eager, settings_of
 from qtune.quantization.functionals import name_functional_calls
-from qtune.quantization.fuse import fold_batch_norms, fuse
+from qtune.quantization.fuse import fold_batch_norms, fuse, keep_batch_norms
 from qtune.quantization.hybrid import Hybrid, refused_whole
 from qtune.quantization.operators import Operators, remove_unused_attributes
 from qtune.quantization.region import DEQUANT, Region, classify
 from qtune.quantization.rundir import write_run_files
+from qtune.quantization.symbolic import symbolic_example
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +53,7 @@ class PrepareMethod(enum.Enum):
     EAGER = "eager"
     """Replace modules one by one, without a graph."""
     SYMBOLIC = "symbolic"
-    """Trace with torch.fx."""
+    """As JIT_STRIP for models that torch.fx can trace; example inputs are found where none come."""
     JIT = "jit"
     """Record a run on example inputs; quantize everything."""
     JIT_STRIP = "jit_strip"
@@ -57,22 +63,38 @@ class PrepareMethod(enum.Enum):
 def prepare(
     model: nn.Module,
     example_inputs: Any = None,
-    qconfig_setter: QconfigSetter | None = None,
+    qconfig_setter: AnySetter = None,
     method: PrepareMethod = PrepareMethod.JIT_STRIP,
     *,
     hybrid: bool = False,
     hybrid_dict: Mapping[str, Any] | None = None,
-) -> PreparedModel:
+    fuse_mode: FuseMode = FuseMode.BNAddReLU,
+    strict: bool = False,
+    inplace: bool = False,
+) -> Any:
     """Return the calibration / QAT model of ``model``, which stays untouched.
 
     ``example_inputs``: a tensor, a tuple of the positional arguments, or ``qtune.Inputs``. Other
-    batch and image sizes work later. ``qconfig_setter``: default everything qint8, the last GEMM
+    batch and image sizes work later. A list of examples, one for each path through the model that
+    will be calibrated, trained or exported (``task``, a mask or ``None``, training mode by
+    ``Inputs.in_mode``), gives one model with all of them over the same operators. ``qconfig_setter``: default everything qint8, the last GEMM
     before the model's end with high-precision output. The result is in the state QAT.
 
     ``hybrid``: operators that the march can't run stay in float on the CPU, between
     ``<operator>_input_dequant`` and ``<operator>_activation_post_process``; so do those that
     ``hybrid_dict`` names: ``{"module_name": [...], "module_type": [...]}``, names of operators or
     of modules, and module classes. ``float_ops`` of the result lists them with the reason.
+
+    The result is a :class:`~qtune.nn.prepared.PreparedModel`. ``EAGER`` gives a model of the user's
+    own class instead, with operators in the place of its layers; it needs no example inputs.
+    ``inplace``: the result shares modules and parameters with ``model``, which is used up.
+
+    ``fuse_mode`` NoFuse leaves every operator a scale of its own. What becomes of batch norms
+    behind a GEMM says the QAT mode in force (``qtune.qat_mode``).
+
+    ``qconfig_setter`` is a ``QconfigSetter``, a setter of ``qconfig_template`` or a tuple of them
+    (the first wins), or a ``qconfig_dict``. ``strict``: a rule of it that decides nothing and a
+    dtype that is not given raise ``QconfigError`` instead of a warning (``explain`` tells both).
 
     Writes ``model_check_result.txt``, ``qconfig_dtypes.pt``, ``qconfig_dtypes.pt.py`` and
     ``fx_graph.txt`` into the run directory (see ``qtune.quantization.rundir``).
@@ -81,19 +103,26 @@ def prepare(
     unusable arguments.
     """
     march = get_march()
-    _check_arguments(model, example_inputs, qconfig_setter, method)
-    examples = as_example_list(example_inputs)
-    if len(examples) > 1:
-        raise NotImplementedError(
-            "prepare: several example inputs (one graph per branch) are not done yet; pass the one "
-            "whose branch is deployed"
-        )
-    inputs = examples[0]
+    _check_arguments(model, example_inputs, method)
+    rules = rules_of(qconfig_setter)
+    rules = replace(rules, strict=strict or rules.strict)
     choice = Hybrid.of(hybrid, hybrid_dict)
-    graph = capture(_copied(model), inputs)
-    setter = qconfig_setter or default_setter()
-    prepared = _Preparation(model, graph, setter, march, method, choice).run()
-    write_run_files(prepared, inputs)
+    float_model, work = (settings_of(model), model) if inplace else (model, _copied(model))
+
+    def steps(graph: GraphModel, how: PrepareMethod) -> PreparedModel:
+        return _Preparation(float_model, graph, rules, march, how, choice, fuse_mode).run()
+
+    if method is PrepareMethod.EAGER:
+        check_eager(choice)
+        eager = prepare_eager(work, lambda graph: steps(graph, PrepareMethod.JIT))
+        if example_inputs is not None:
+            write_run_files(as_graph(eager, example_inputs), as_example_list(example_inputs))
+        return eager
+    if method is PrepareMethod.SYMBOLIC:
+        example_inputs = symbolic_example(float_model, example_inputs)
+    examples = as_example_list(example_inputs)
+    prepared = steps(capture(work, examples, fixed=True), method)
+    write_run_files(prepared, examples)
     return prepared
 
 
@@ -108,7 +137,7 @@ def _copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def _check_arguments(model: Any, example_inputs: Any, setter: Any, method: Any) -> None:
+def _check_arguments(model: Any, example_inputs: Any, method: Any) -> None:
     if not isinstance(model, nn.Module):
         raise PrepareError(
             f"prepare: expected a torch.nn.Module but got {model!r} (type={type(model).__name__})"
@@ -117,19 +146,11 @@ def _check_arguments(model: Any, example_inputs: Any, setter: Any, method: Any) 
         raise PrepareError("prepare: this model is prepared already; pass the float model")
     if not isinstance(method, PrepareMethod):
         raise PrepareError(f"prepare: method must be a PrepareMethod but got {method!r}")
-    if method in (PrepareMethod.EAGER, PrepareMethod.SYMBOLIC):
-        raise NotImplementedError(f"prepare: {method} is not done yet; use PrepareMethod.JIT_STRIP")
-    if get_qat_mode() is not QATMode.FuseBN:
-        raise NotImplementedError(f"prepare: QAT mode {get_qat_mode()} is not done yet")
-    if example_inputs is None:
+    without_example = (PrepareMethod.EAGER, PrepareMethod.SYMBOLIC)
+    if example_inputs is None and method not in without_example:
         raise PrepareError(
             f"prepare: {method} records the model while it runs and needs example_inputs: a "
             "tensor, a tuple of the positional arguments, or qtune.Inputs(...)"
-        )
-    if setter is not None and not isinstance(setter, QconfigSetter):
-        raise PrepareError(
-            f"prepare: qconfig_setter must be a QconfigSetter but got {setter!r} "
-            f"(type={type(setter).__name__})"
         )
 
 
@@ -140,17 +161,20 @@ class _Preparation:
         self,
         float_model: nn.Module,
         graph: GraphModel,
-        setter: QconfigSetter,
+        rules: Rules,
         march: March,
         method: PrepareMethod,
         hybrid: Hybrid,
+        fuse_mode: FuseMode,
     ) -> None:
         self.float_model = float_model
         self.model = graph
-        self.setter = setter
+        self.rules = rules
         self.march = march
-        self.strip = method is PrepareMethod.JIT_STRIP
+        self.strip = method is not PrepareMethod.JIT
         self.hybrid = hybrid
+        self.fuse_mode = fuse_mode
+        self.mode = get_qat_mode()
         self.refused: list[Refusal] = []
         self.ops = Operators(graph, float_model.training)
         self.forced: dict[str, str] = {}
@@ -165,12 +189,16 @@ class _Preparation:
         decompose_all(ops, [node for node in ops.graph.nodes if node in region.quantized])
         self._force_unconfigured()
         region, fusion, resolution = self._settle()
-        fold_batch_norms(ops, fusion.groups)
+        if self.mode is QATMode.FuseBN:
+            fold_batch_norms(ops, fusion.groups)
         attach(ops, dict(resolution.plans))
+        level = level_on(get_consistency_level(), self.march, "prepare")
+        if self.mode is not QATMode.FuseBN:
+            keep_batch_norms(ops, fusion.groups, self.mode, level)
         self._note_qconfigs(resolution)
         remove_unused_attributes(ops.graph)
         ops.graph.lint()
-        return self._result(region, fusion, resolution)
+        return self._result(region, fusion, resolution, level)
 
     def _force_unconfigured(self) -> None:
         """Operators whose nearest ``module.qconfig`` is ``None`` stay float."""
@@ -207,9 +235,9 @@ class _Preparation:
             region = classify(self.ops, self.forced, strip=self.strip)
             border = Border(self.ops, region)
             border.insert()
-            fusion = fuse(self.ops, region)
+            fusion = fuse(self.ops, region, self.mode, self.fuse_mode)
             views = operator_views(self.ops, region, self.float_model)
-            resolution = resolve(views, self.setter, self.march)
+            resolution = resolve(views, self.rules, self.march)
             more = self._newly_float(region, resolution)
             more |= self._to_the_cpu(resolution)
             if not more:
@@ -242,10 +270,10 @@ class _Preparation:
             if op is None or plan is None or plan.float_reason is not None:
                 continue
             own, _ = nearest_qconfig(self.float_model, node)
-            op.qconfig = self.setter.reference_qconfig if own is UNSET else own
+            op.qconfig = self.rules.reference_qconfig if own is UNSET else own
 
     def _result(
-        self, region: Region, fusion: FusionResult, resolution: Resolution
+        self, region: Region, fusion: FusionResult, resolution: Resolution, level: int | None
     ) -> PreparedModel:
         self.model.recompile()
         prepared = PreparedModel.of(self.model)
@@ -255,7 +283,7 @@ class _Preparation:
             if plan.float_reason is not None:
                 reasons.setdefault(name, plan.float_reason)
         metas = {n.meta["name"]: n.meta for n in self.ops.graph.nodes if "name" in n.meta}
-        prepared.float_ops = tuple(_float_op(metas[n], reason) for n, reason in reasons.items())
+        prepared.float_ops = tuple(FloatOp.of(metas[n], reason) for n, reason in reasons.items())
         unfused = (
             UnfusedOps(tuple(n.meta["name"] for n in item.nodes), item.reason)
             for item in fusion.unfused
@@ -263,15 +291,14 @@ class _Preparation:
         )
         prepared.unfused = tuple(dict.fromkeys(unfused))  # calls of shared operators come once
         prepared.resolution = resolution
+        prepared.call_names = dict(self.ops.call_names)
         prepared.march = str(self.march)
-        apply_level(prepared, level_on(get_consistency_level(), self.march, "prepare"))
+        prepared.qat_mode = self.mode
+        apply_level(prepared, level)
         for op in prepared.float_ops:
             _log.info("%s (%s)%s stays float: %s", op.name, op.op, op.call_site, op.reason)
-        for text in surprises(resolution):
+        if self.rules.strict:
+            raise_surprises(resolution)
+        for text in (*surprises(resolution), *at_prepare(self.float_model, prepared)):
             _log.warning("prepare: %s", text)
         return prepared
-
-
-def _float_op(meta: Mapping[str, Any], reason: str) -> FloatOp:
-    source, scope = (str(meta.get(key) or "") for key in ("source", "scope"))
-    return FloatOp(meta["name"], meta["op"], reason, source, scope)

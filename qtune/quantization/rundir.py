@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
 from qtune.check.qat_model import check_qat_model
 from qtune.nn.prepared import PreparedModel
-from qtune.nn.qat import iter_ports
+from qtune.nn.propagate import Port, operand_port, value_ports
+from qtune.nn.qat import QATOp
+from qtune.qconfig.dtypes import Float
+from qtune.qconfig.saved import DTYPES_FILE, OPERATOR
 from qtune.report.files import write_text, write_with
 from qtune.report.table import text_table
 
@@ -51,11 +55,35 @@ def run_files_in(directory: Path | None) -> Iterator[None]:
 
 
 def dtypes_of(model: PreparedModel) -> dict[str, dict[str, str]]:
-    """dtype names by operator and port (``output``, ``weight``, ``input-0``, ...)."""
-    found: dict[str, dict[str, str]] = {}
-    for name, port, quantizer in iter_ports(model):
-        found.setdefault(name, {})[port] = str(quantizer.dtype)
+    """dtype names by operator and port (``output``, ``weight``, ``input-0``, ...).
+
+    The form of ``qconfig_dtypes.pt`` (see ``LoadFromFileTemplate``). Inputs that have no
+    fake-quantize of their own are there with the dtype that they come in.
+    """
+    known = value_ports(model)
+    plans = {} if model.resolution is None else model.resolution.plans
+    found = {op.name: {OPERATOR: str(Float.OPERATOR)} for op in model.float_ops}
+    for node, op in model.operators():
+        if op.name in found:
+            continue
+        found[op.name] = _input_dtypes(op, node, known)
+        if op.weight_fake_quant is not None:
+            found[op.name]["weight"] = str(op.weight_fake_quant.dtype)
+        if op.activation_post_process is not None:
+            found[op.name]["output"] = str(op.activation_post_process.dtype)
+        elif op.name in plans and plans[op.name].high_precision:
+            found[op.name]["output"] = str(Float.PORT)
     return found
+
+
+def _input_dtypes(op: QATOp, node: fx.Node, known: Mapping[fx.Node, Port | None]) -> dict[str, str]:
+    own = {"bias", op.spec.weight_role}
+    ports = {
+        f"input-{index}": operand_port(op, node, index, known)
+        for index, role in enumerate(op.roles(len(node.args)))
+        if role not in own
+    }
+    return {name: str(port.dtype) for name, port in ports.items() if port is not None}
 
 
 def write_run_files(model: PreparedModel, inputs: Any) -> None:
@@ -68,8 +96,8 @@ def write_run_files(model: PreparedModel, inputs: Any) -> None:
         return
     dtypes = dtypes_of(model)
     try:
-        write_with(directory / "qconfig_dtypes.pt", lambda path: torch.save(dtypes, path))
-        write_text(directory / "qconfig_dtypes.pt.py", _readable(dtypes))
+        write_with(directory / DTYPES_FILE, lambda path: torch.save(dtypes, path))
+        write_text(directory / f"{DTYPES_FILE}.py", _readable(dtypes))
         write_text(directory / "fx_graph.txt", graph_text(model))
         check_qat_model(model, inputs, save_results=True, out_dir=directory)
     except OSError as error:

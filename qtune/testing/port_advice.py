@@ -89,7 +89,7 @@ def _range_advice(model: PreparedModel, port: Port, item: Inputs, shown: str) ->
     with undisturbed(model), all_float(model), recorded([port]) as recording:
         run_model(model, item)
     absmax = max(float(x.detach().abs().max()) for x in recording.values[port.name])
-    top = float(own.scale) * own.dtype.qmax
+    top = float(own.scale.detach()) * own.dtype.qmax
     kind = port.kind.partition("-")[0]
     value = f"{absmax:.4g}" if kind == OUTPUT else f'{{"{kind}": {absmax:.4g}}}'
     return (

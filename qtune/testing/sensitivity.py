@@ -95,7 +95,7 @@ def _worst_scores(
 def _scales(model: PreparedModel) -> dict[str, float]:
     """The scale of every port that has one for the whole tensor."""
     return {
-        f"{op} {kind}": float(quantizer.scale)
+        f"{op} {kind}": float(quantizer.scale.detach())
         for op, kind, quantizer in iter_stubs(model)
         if quantizer.scale.numel() == 1
     }

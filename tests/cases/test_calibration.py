@@ -21,7 +21,14 @@ from qtune.quantization import (
     set_fake_quantize,
 )
 from qtune.quantization.hbdk4 import export, pre_export
-from qtune.quantization.observer_v2 import MinMaxObserver, MSEObserver
+from qtune.quantization.observer_v2 import (
+    HistogramObserver,
+    KLObserver,
+    MinMaxObserver,
+    MixObserver,
+    MSEObserver,
+    PercentileObserver,
+)
 from qtune.quantization.qconfig_setter import QconfigSetter
 from qtune.utils.check_model import check_qat_model
 
@@ -41,7 +48,10 @@ from .steps import (
     to_integer,
 )
 
-OBSERVERS = (MinMaxObserver, MSEObserver)
+OBSERVERS = (
+    *(MinMaxObserver, MSEObserver, PercentileObserver),
+    *(MixObserver, KLObserver, HistogramObserver),
+)
 SMALLEST = 1.1920929e-07
 """The documented scale of data that are all zero (numerics.md section 1)."""
 INF, NAN = math.inf, math.nan

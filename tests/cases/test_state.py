@@ -23,12 +23,20 @@ from qtune.quantization import (
     prepare,
     set_fake_quantize,
 )
-from qtune.quantization.observer_v2 import MinMaxObserver, MSEObserver
+from qtune.quantization.observer_v2 import (
+    HistogramObserver,
+    KLObserver,
+    MinMaxObserver,
+    MSEObserver,
+)
+from qtune.quantization.qconfig_setter import ModuleNameTemplate
 from qtune.utils.check_model import check_qat_model
 
 from .steps import EVERYWHERE, calib, calibrated, prep, run, same, scales, stubs, to_integer
 
-OBSERVERS = pytest.mark.parametrize("observer", [MinMaxObserver, MSEObserver])
+OBSERVERS = pytest.mark.parametrize(
+    "observer", [MinMaxObserver, MSEObserver, KLObserver, HistogramObserver]
+)
 
 
 class Net(nn.Module):
@@ -48,8 +56,9 @@ def data() -> list[Tensor]:
     return [torch.randn(2, 3, 8, 8) for _ in range(3)]
 
 
-def setter_of(observer: type) -> QconfigSetter:
-    return QconfigSetter(get_qconfig(observer=observer))
+def setter_of(observer: type, dtype: Any = None) -> QconfigSetter:
+    everywhere = [] if dtype is None else [ModuleNameTemplate({"": dtype}, freeze=True)]
+    return QconfigSetter(get_qconfig(observer=observer), everywhere)
 
 
 def trained_twin(model: PreparedModel) -> None:
@@ -132,9 +141,9 @@ def checkpoint(model: nn.Module) -> dict[str, Tensor]:
 def test_a_calibrated_state_loads_into_a_fresh_model(dtype: Any, observer: type) -> None:
     """A26 per-channel buffers have size C before their first use; strict loading."""
     x = data()[0]
-    p = prep(Net(), x, EVERYWHERE[dtype])
+    p = prep(Net(), x, setter_of(observer, dtype))
     calib(p, data())
-    fresh = prepare(Net().train(), x, EVERYWHERE[dtype])
+    fresh = prepare(Net().train(), x, setter_of(observer, dtype))
     assert {k: v.shape for k, v in fresh.state_dict().items()} == {
         k: v.shape for k, v in p.state_dict().items()
     }

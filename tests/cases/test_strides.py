@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qtune import arith, qint8, qint16
 from qtune.arith_fast.fake_quantize import quantize_held
 from qtune.quantization import FakeQuantize, FakeQuantState
-from qtune.quantization.observer_v2 import MinMaxObserver, MSEObserver
+from qtune.quantization.observer_v2 import KLObserver, MinMaxObserver, MSEObserver
 
 from .steps import calibrated, quantized_module, ref_fq, run
 
@@ -57,7 +57,7 @@ def test_fake_quantize_of_any_view_equals_that_of_its_copy(
 
 
 @EACH
-@pytest.mark.parametrize("observer", [MinMaxObserver, MSEObserver])
+@pytest.mark.parametrize("observer", [MinMaxObserver, MSEObserver, KLObserver])
 @pytest.mark.parametrize("axis", [-1, 0, 1, 3])
 def test_observers_see_the_same_values(view: str, observer: type, axis: int) -> None:
     """A19 the same scale."""

@@ -65,7 +65,7 @@ def stages(kind: str, names: list[str]) -> tuple[PreparedModel, list[Tensor]]:
 
 @pytest.mark.parametrize("kind", ["layer", "container", "parameter", "buffer"])
 def test_members_may_be_named_like_attributes_of_the_prepared_model(kind: str) -> None:
-    assert {"of", "operators", "graph", "march", "_program", "interface"} <= set(OWN)
+    assert {"of", "operators", "graph", "march", "_programs", "interface"} <= set(OWN)
     prepared, results = stages(kind, OWN)
     neutral, rights = stages(kind, [f"m_{name}" for name in OWN])
     for result, right in zip(results, rights, strict=True):

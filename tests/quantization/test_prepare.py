@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from qtune import march
 from qtune.dtype import qint8, qint16
-from qtune.errors import MarchError, PrepareError
-from qtune.modes import QATMode, qat_mode
+from qtune.errors import MarchError, PrepareError, QconfigError
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
 from qtune.quantization import (
@@ -294,8 +293,9 @@ def test_run_files_are_written_whole(tmp_path: Path) -> None:
         "fx_graph.txt",
     }
     dtypes = torch.load(directory / "qconfig_dtypes.pt")
-    assert dtypes["conv"] == {"weight": "qint8"}
+    assert dtypes["conv"] == {"input-0": "qint8", "weight": "qint8"}
     assert dtypes["_generated_relu_0"] == {"output": "qint8"}
+    assert dtypes["fc"] == {"input-0": "qint8", "weight": "qint8", "output": "torch.float32"}
     scope: dict[str, Any] = {}
     exec((directory / "qconfig_dtypes.pt.py").read_text(), scope)
     assert scope["qconfig_dtypes"] == dtypes
@@ -336,7 +336,7 @@ def test_an_operator_the_march_cannot_run_is_named() -> None:
         ({}, PrepareError, "needs example_inputs"),
         ({"example_inputs": np.zeros((2, 3, 8, 8))}, PrepareError, "torch.from_numpy"),
         ({"example_inputs": 3}, PrepareError, "no tensor among the example inputs"),
-        ({"example_inputs": X, "qconfig_setter": {}}, PrepareError, "must be a QconfigSetter"),
+        ({"example_inputs": X, "qconfig_setter": 3}, QconfigError, "must be a QconfigSetter"),
         ({"example_inputs": X, "method": "jit"}, PrepareError, "must be a PrepareMethod"),
         ({"example_inputs": X, "method": PrepareMethod.EAGER}, NotImplementedError, "EAGER"),
         ({"example_inputs": X, "method": PrepareMethod.SYMBOLIC}, NotImplementedError, "SYMBOLIC"),
@@ -353,8 +353,6 @@ def test_models_that_cannot_be_prepared() -> None:
         prepare("model", X)  # type: ignore[arg-type]
     with pytest.raises(PrepareError, match="prepared already"):
         prepare(prep(Small(), X), X)
-    with qat_mode(QATMode.WithBN), pytest.raises(NotImplementedError, match="with_bn"):
-        prepare(Small(), X)
 
 
 def test_a_numpy_array_instead_of_a_tensor_is_named() -> None:

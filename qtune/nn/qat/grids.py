@@ -36,9 +36,10 @@ def input_grid(op: QATOp) -> FakeQuantize | None:
     return first if same else None
 
 
-def bias_on_grid(op: QATOp, bias: Any) -> Any:
+def bias_on_grid(op: QATOp, bias: Any, weight_scale: torch.Tensor | None = None) -> Any:
     """``floor(bias / (s_x * s_w[c]) + 0.5) * s_x * s_w[c]`` in float64, in the dtype of ``bias``.
 
+    ``weight_scale``: ``s_w`` where it is not that of the weight's fake-quantize (a folded weight).
     Gradients pass unchanged. ``bias`` as it is while something does not quantize, and where ``op``
     is called on inputs of several grids.
     """
@@ -47,7 +48,8 @@ def bias_on_grid(op: QATOp, bias: Any) -> Any:
         return bias
     if weight is None or not weight.is_quantizing:
         return bias
-    step = source.scale.double() * weight.scale.double()
+    scale = weight.scale if weight_scale is None else weight_scale
+    step = source.scale.double() * scale.double()
     exact = torch.floor(bias.detach().double() / step + 0.5) * step
     return straight_through(bias, exact.to(bias.dtype))
 
@@ -79,7 +81,7 @@ def exact_scale(op: QATOp) -> float | None:
     form, source = op.spec.exact, input_grid(op)
     if form is None or source is None or source.dtype.bits > 8:
         return None
-    return float(source.scale) if (op.consistency_level or 0) >= form.level else None
+    return float(source.scale.detach()) if (op.consistency_level or 0) >= form.level else None
 
 
 def on_exact_form(

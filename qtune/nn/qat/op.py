@@ -11,13 +11,16 @@ import torch
 from torch import fx, nn
 
 from qtune.errors import PrepareError
+from qtune.nn.qat.call_form import CallForm
 from qtune.nn.qat.grids import BIAS, bias_on_grid, looked_up, on_exact_form
+from qtune.nn.qat.kept_norm import KeptNorm
 from qtune.ops.gemm.channels import channel_unview, channel_view
 from qtune.ops.registry import spec as registry_spec
 from qtune.ops.spec import OpSpec, Rule
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
+from qtune.quantizers.uncompiled import runs_eagerly
 
 TRAINING = "training"
 """Attribute of operators that behave otherwise in training (batch norm, dropout); ``None`` means
@@ -41,6 +44,9 @@ class QATOp(nn.Module):
     ``input_fake_quants``: fake-quantizes of operands, by the operand's index as text.
     ``consistency_level``: that of the model; ``grid_sources``: from level 1 on, the fake-quantize
     that the first operand comes from, for each call.
+    ``kept``: for a GEMM and the batch norm behind it in the QAT modes that keep it, what ties them.
+    ``call_form``: in eager mode, how the user's forward calls the layer that was here; ``group``:
+    the name of the last layer that this one was fused with, ``""`` for none.
     """
 
     activation_post_process: FakeQuantize | FakeCast | None
@@ -49,6 +55,9 @@ class QATOp(nn.Module):
     consistency_level: int | None = None
     grid_sources: tuple[FakeQuantize | None, ...] = ()
     level_table: tuple[list[float], torch.Tensor] | None = None
+    kept: KeptNorm | None = None
+    call_form: CallForm | None = None
+    group: str = ""
 
     def __init__(
         self, op: str, name: str, attrs: Mapping[str, Any] | None = None, *, float_type: str = ""
@@ -88,6 +97,16 @@ class QATOp(nn.Module):
         """Whether the operator behaves as the mode of this module says (batch norm, dropout)."""
         return self.attrs.get(TRAINING, False) is None
 
+    @property
+    def normalizes_batches(self) -> bool:
+        """Whether a batch norm now uses the statistics of the batch, not the running ones."""
+        return self.training if self.follows_training else bool(self.attrs.get(TRAINING))
+
+    @property
+    def fake_quantizes_weight(self) -> bool:
+        """Whether the weight's fake-quantize changes it in its present state."""
+        return fake_quantizes(self.weight_fake_quant)
+
     def adopt(self, module: nn.Module, params: Mapping[str, str]) -> None:
         """Take over the parameters, buffers, children and hooks of the float ``module``.
 
@@ -109,8 +128,14 @@ class QATOp(nn.Module):
         self._forward_pre_hooks.update(module._forward_pre_hooks)
         self.train(module.training)
 
+    @runs_eagerly
     def forward(self, *operands: Any, **dynamic: Any) -> Any:
-        """Run the operator on ``operands`` (one per role, ``None`` where a parameter fills it)."""
+        """Run the operator on ``operands`` (one per role, ``None`` where a parameter fills it).
+
+        In eager mode it also takes the call of the layer that was here.
+        """
+        if self.call_form is not None:
+            operands, dynamic = self.call_form.operands(operands, dynamic)
         attrs = {**self.attrs, **dynamic}
         if self.follows_training:
             attrs[TRAINING] = self.training
@@ -118,12 +143,15 @@ class QATOp(nn.Module):
         for key, quantizer in self.input_fake_quants.items():
             values[int(key)] = quantizer(values[int(key)])
         if self.weight_fake_quant is not None:
+            if self.kept is not None and self.kept.is_folded:
+                self.kept.fold(values, attrs)
             index = self.weight_index
             values[index] = self.quantize_weight(values[index], attrs)
             self._settle_bias(values, operands)
         if self.is_table_now():
             return self._table(values, attrs)
-        result = self.compute(values, attrs)
+        passed = self.kept is not None and self.kept.is_passed_by(self)
+        result = values[0] if passed else self.compute(values, attrs)
         if self.grid_sources and self.spec.exact is not None:
             result = on_exact_form(self, values, attrs, result)
         if self.activation_post_process is None:
@@ -133,14 +161,15 @@ class QATOp(nn.Module):
     def fill(self, operands: tuple[Any, ...]) -> list[Any]:
         """Operands by role, with this module's parameters in their places.
 
-        From consistency level 1 on the bias of a GEMM is the integer one.
+        From consistency level 1 on the bias of a GEMM is the integer one; before a batch norm that
+        is kept there is none yet.
         """
         roles = self.roles(len(operands))
         values = [
             self.param(role) if value is None and role in self.params else value
             for role, value in zip(roles, operands, strict=True)
         ]
-        if self.grid_sources and BIAS in roles:
+        if self.grid_sources and BIAS in roles and self.kept is None:
             index = roles.index(BIAS)
             values[index] = bias_on_grid(self, values[index])
         return values
@@ -191,6 +220,8 @@ class QATOp(nn.Module):
         """
         if self.weight_fake_quant is None:
             return weight
+        if self.kept is not None:
+            return self.kept.quantize(weight, attrs)
         groups = self.weight_groups(attrs)
         view = self.weight_fake_quant(channel_view(weight, groups))
         quantized: torch.Tensor = channel_unview(view, groups)
@@ -200,6 +231,11 @@ class QATOp(nn.Module):
         """Groups that the weight's channel axis must be unfolded by (``OpSpec.weight_groups``)."""
         count = self.spec.weight_groups
         return 1 if count is None else count(attrs)
+
+    def weight_view(self, weight: torch.Tensor) -> torch.Tensor:
+        """``weight`` with its real output channels on one axis, as its fake-quantize sees it."""
+        view: torch.Tensor = channel_view(weight, self.weight_groups(self.attrs))
+        return view
 
     def is_table_now(self) -> bool:
         """Whether the result is now that of a look-up table (numerics.md section 3)."""

@@ -38,15 +38,17 @@ def attend(builder: DecomposeBuilder, q: Any, k: Any, v: Any, options: Options) 
     for index, mask in enumerate(m for m in options.masks if m.addend is not None):
         part = f"bias_{index}" if index else "bias"
         scores = builder.call("add", (scores, mask.addend), part=part, forced_dtype=qint16)
-    blocked = [mask.blocked for mask in options.masks if mask.blocked is not None]
+    blocking = [mask for mask in options.masks if mask.blocked is not None]
+    blocked = [mask.blocked for mask in blocking]
     if options.is_causal:
         blocked.append(_causal(builder, q, k))
     if blocked:
         together = merged(builder, blocked, "blocked")
-        weights = builder.call("masked_softmax", (scores, together), {"dim": -1}, part="softmax")
+        spread = all(mask.finite for mask in blocking) and not options.is_causal
+        attrs = {"dim": -1, "spread": spread}
+        weights = builder.call("masked_softmax", (scores, together), attrs, part="softmax")
     else:
-        attrs = {"dim": -1, "dtype": None}
-        weights = builder.call("softmax", (scores,), attrs, part="softmax")
+        weights = builder.call("softmax", (scores,), {"dim": -1, "dtype": None}, part="softmax")
     if options.dropout is not None:
         weights = builder.call("dropout", (weights,), options.dropout, part="dropout")
     return builder.call("matmul", (weights, v), part="values"), weights

@@ -7,6 +7,7 @@ at or below ``BLOCKED`` blocks, the rest is added to the scores.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +27,15 @@ _REASON = (
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """``blocked``: bool, or ``None``; ``addend``: finite floats for the scores, or ``None``."""
+    """``blocked``: bool, or ``None``; ``addend``: finite floats for the scores, or ``None``.
+
+    ``finite``: the number that blocks is known and finite: a softmax spreads its weight evenly
+    over a row without a free position, where it is not a number (or 0) under -inf.
+    """
 
     blocked: Any = None
     addend: Any = None
+    finite: bool = False
 
 
 def only_blocks(mask: torch.Tensor) -> bool:
@@ -47,7 +53,7 @@ def split_mask(builder: DecomposeBuilder, mask: Any, part: str, *, true_blocks: 
         return Mask(builder.call("logical_not", (mask,), part=f"{part}_blocked"))
     source = _filled_from(builder, mask)
     if source is not None:
-        return Mask(source)
+        return source
     if builder.is_constant(mask):
         return _split_constant(builder, mask, part)
     blocked = builder.float_call(torch.le, (mask, BLOCKED), part=f"{part}_blocked", reason=_REASON)
@@ -62,12 +68,12 @@ def _split_constant(builder: DecomposeBuilder, mask: Any, part: str) -> Mask:
     known = builder.known(mask)
     if known is not None and not known.requires_grad and only_blocks(known):
         builder.require(only_blocks, mask, "the mask holds only 0 and values that block")
-        return Mask(blocked)
+        return Mask(blocked, finite=bool(known.isfinite().all()))
     addend = builder.call("masked_fill", (mask, blocked, 0.0), part=f"{part}_addend")
     return Mask(blocked, addend)
 
 
-def _filled_from(builder: DecomposeBuilder, mask: Any) -> Any:
+def _filled_from(builder: DecomposeBuilder, mask: Any) -> Mask | None:
     """The bool mask that ``zeros.masked_fill(bool_mask, -inf)`` was made from, as torch does."""
     made = builder.made_by(mask)
     if made is None or made[0] != "masked_fill":
@@ -75,7 +81,9 @@ def _filled_from(builder: DecomposeBuilder, mask: Any) -> Any:
     zeros, blocked, value = made[1].tensors
     if not isinstance(value, int | float) or value > BLOCKED or not _is_zero(builder, zeros):
         return None
-    return blocked if builder.shape(blocked) == builder.shape(mask) else None
+    if builder.shape(blocked) != builder.shape(mask):
+        return None
+    return Mask(blocked, finite=value > -math.inf)
 
 
 def _is_zero(builder: DecomposeBuilder, tensor: Any) -> bool:
@@ -95,41 +103,45 @@ def merged(builder: DecomposeBuilder, masks: list[Any], part: str) -> Any:
     return result
 
 
-def peeled(builder: DecomposeBuilder, scores: Any) -> tuple[Any, Any]:
-    """What is under the masks of ``scores``, and where they block (``None``: nowhere).
+def peeled(builder: DecomposeBuilder, scores: Any) -> tuple[Any, Mask]:
+    """What is under the masks of ``scores``, and where they block (``Mask()``: nowhere).
 
     Models write masks before a softmax as ``scores.masked_fill(mask, -inf)``, as ``torch.where``
     or by adding a constant of 0 and -inf; values at or below ``BLOCKED`` count as -inf.
     """
-    blocked: list[Any] = []
-    while (found := _peel(builder, scores, len(blocked))) is not None:
-        if builder.shape(found[0]) != builder.shape(scores):
+    found: list[Mask] = []
+    while (layer := _peel(builder, scores, len(found))) is not None:
+        if builder.shape(layer[0]) != builder.shape(scores):
             break
-        scores = found[0]
-        blocked.append(found[1])
-    return scores, merged(builder, blocked, "masks")
+        scores = layer[0]
+        found.append(layer[1])
+    blocked = merged(builder, [mask.blocked for mask in found], "masks")
+    return scores, Mask(blocked, finite=bool(found) and all(mask.finite for mask in found))
 
 
-def _peel(builder: DecomposeBuilder, scores: Any, number: int) -> tuple[Any, Any] | None:
+def _peel(builder: DecomposeBuilder, scores: Any, number: int) -> tuple[Any, Mask] | None:
     made = builder.made_by(scores)
     if made is None or made[0] not in ("masked_fill", "where", "add"):
         return None
     tensors = made[1].tensors
-    if made[0] == "masked_fill":
-        return (tensors[0], tensors[1]) if _is_low(builder, tensors[2]) else None
     if made[0] == "add":
         return None if made[1].attrs else _peel_sum(builder, tensors, number)
-    condition, chosen, other = tensors
-    if _is_low(builder, chosen) and builder.is_tensor(other):
-        return other, condition
-    if _is_low(builder, other) and builder.is_tensor(chosen):
-        return chosen, builder.call("logical_not", (condition,), part=f"mask_{number}")
-    return None
+    if made[0] == "masked_fill":
+        scores, condition, value = tensors
+    else:
+        condition, value, scores = tensors
+        if not _is_low(builder, value):
+            scores, value = value, scores
+            if _is_low(builder, value) and builder.is_tensor(scores):
+                condition = builder.call("logical_not", (condition,), part=f"mask_{number}")
+    if not _is_low(builder, value) or not builder.is_tensor(scores):
+        return None
+    return scores, Mask(condition, finite=_number(builder, value) > -math.inf)
 
 
 def _peel_sum(
     builder: DecomposeBuilder, tensors: tuple[Any, ...], number: int
-) -> tuple[Any, Any] | None:
+) -> tuple[Any, Mask] | None:
     for scores, mask in (tensors, tensors[::-1]):
         if not builder.is_tensor(scores) or not builder.is_tensor(mask):
             continue
@@ -139,13 +151,18 @@ def _peel_sum(
         known = builder.known(mask)
         if known is None or known.requires_grad or not only_blocks(known) or not known.any():
             continue
-        return scores, _split_constant(builder, mask, f"mask_{number}").blocked
+        return scores, _split_constant(builder, mask, f"mask_{number}")
     return None
 
 
 def _is_low(builder: DecomposeBuilder, value: Any) -> bool:
     """Whether a number, or a constant of one element, blocks."""
+    return _number(builder, value) <= BLOCKED
+
+
+def _number(builder: DecomposeBuilder, value: Any) -> float:
+    """A number, or the value of a constant of one element; 0 for anything else."""
     if builder.is_tensor(value):
         known = builder.known(value)
-        return known is not None and known.numel() == 1 and float(known) <= BLOCKED
-    return isinstance(value, int | float) and value <= BLOCKED
+        return float(known) if known is not None and known.numel() == 1 else 0.0
+    return float(value) if isinstance(value, int | float) else 0.0

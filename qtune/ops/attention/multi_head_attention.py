@@ -159,7 +159,7 @@ def _attention(builder: DecomposeBuilder, operands: Mapping[str, Any], heads: He
 def _mapped(mask: Mask, change: Any, part: str) -> Mask:
     blocked = None if mask.blocked is None else change(mask.blocked, part)
     addend = None if mask.addend is None else change(mask.addend, f"{part}_addend")
-    return Mask(blocked, addend)
+    return Mask(blocked, addend, mask.finite)
 
 
 def _flops(attrs: Mapping[str, Any], inputs: Sequence[Any], output: tuple[int, ...]) -> int:

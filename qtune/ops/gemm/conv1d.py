@@ -24,6 +24,7 @@ register(
         lower=convolution.lower,
         weight_role="weight",
         weight_axis=lambda attrs: 0,
+        weight_attrs=("groups",),
         fuse=FuseRole.GEMM,
         march=limits.CONV,
         flops=convolution.flops,

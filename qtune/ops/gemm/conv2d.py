@@ -31,6 +31,7 @@ register(
         ),
         weight_role="weight",
         weight_axis=lambda attrs: 0,
+        weight_attrs=("groups",),
         fuse=FuseRole.GEMM,
         march=limits.CONV,
         flops=convolution.flops,

@@ -32,6 +32,7 @@ register(
         weight_role="weight",
         weight_axis=lambda attrs: 1,
         weight_groups=lambda attrs: int(attrs["groups"]),
+        weight_attrs=("groups",),
         fuse=FuseRole.GEMM,
         march=limits.CONV_TRANSPOSE,
         flops=transposed.flops,

@@ -38,6 +38,7 @@ from qtune.ops.kernel import (
     Value,
 )
 from qtune.ops.norm.fold import affine_form
+from qtune.ops.norm.synchronized import in_several_processes, synchronized_batch_norm
 from qtune.ops.quant.codes import code_bounds, input_dtype, onnx_type, output_dtype, tighten
 from qtune.ops.quant.precision import SUM_SHIFT, multipliers
 from qtune.ops.registry import register
@@ -57,6 +58,9 @@ Array = np.ndarray[Any, Any]
 ROLES = ("input", "running_mean", "running_var", "weight", "bias", "num_batches_tracked")
 _PARAMS = {role: role for role in ROLES[1:]}
 
+_SYNCHRONIZED = "synchronized"
+"""Attribute of what was a SyncBatchNorm."""
+
 _VANISHING_SHIFT = 47
 """From this shift on a product of code and multiplier is 0 (numerics.md section 2.3)."""
 
@@ -67,6 +71,10 @@ _BIAS_LIMIT = 2.0**61
 def _bind_module(module: nn.Module, input: Any) -> Bound:
     m: Any = module
     attrs = {"training": None, "momentum": m.momentum, "eps": m.eps}
+    if isinstance(m, nn.SyncBatchNorm):
+        if m.process_group is not None:
+            raise NotImplementedError("a SyncBatchNorm with a process_group of its own")
+        attrs[_SYNCHRONIZED] = True
     return Bound((input, None, None, None, None, None), attrs)
 
 
@@ -109,11 +117,13 @@ def _float_kernel(
     training: bool | None = None,
     momentum: float | None = 0.1,
     eps: float = 1e-5,
+    synchronized: bool = False,
 ) -> torch.Tensor:
     """torch's batch norm as the module does it, updating the running statistics in training.
 
     ``training`` None means the mode of the module, which the caller fills in; else False.
-    ``momentum`` None is the cumulative average over ``num_batches_tracked``.
+    ``momentum`` None is the cumulative average over ``num_batches_tracked``. ``synchronized``:
+    training takes the batches of all processes as one.
     """
     use_batch = bool(training) or running_mean is None
     factor = 0.0 if momentum is None else momentum
@@ -121,6 +131,9 @@ def _float_kernel(
         num_batches_tracked.add_(1)
         if momentum is None:
             factor = 1.0 / float(num_batches_tracked)
+    if synchronized and training and in_several_processes():
+        statistics = running_mean, running_var
+        return synchronized_batch_norm(input, *statistics, weight, bias, factor, eps)
     return F.batch_norm(input, running_mean, running_var, weight, bias, use_batch, factor, eps)
 
 

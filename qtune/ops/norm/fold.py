@@ -33,6 +33,7 @@ def affine_form(
     return AffineForm(factor, shift if beta is None else beta.double() + shift)
 
 
+@torch.no_grad()
 def fold_batch_norm(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -55,24 +56,40 @@ def fold_batch_norm(
             "a batch norm without running statistics (track_running_stats=False) can't be folded: "
             "it normalizes by each batch"
         )
-    form = affine_form(
-        mean.detach(),
-        variance.detach(),
-        None if gamma is None else gamma.detach(),
-        None if beta is None else beta.detach(),
-        eps,
-    )
-    source = weight.detach()
-    axis, view = (1, channel_view(source, groups)) if transposed else (0, source)
+    form = affine_form(mean, variance, gamma, beta, eps)
+    return join_affine(weight, bias, form, transposed=transposed, groups=groups)
+
+
+def join_affine(
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    form: AffineForm,
+    *,
+    transposed: bool = False,
+    groups: int = 1,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``weight * factor[c]`` and ``bias * factor[c] + shift[c]``, in float64, rounded once.
+
+    Gradients flow through. Shapes and dtypes as in :func:`fold_batch_norm`.
+    """
+    axis, view = (1, channel_view(weight, groups)) if transposed else (0, weight)
     if view.shape[axis] != form.factor.numel():
         raise ArgumentError(
             f"batch norm of {form.factor.numel()} channels behind a weight with "
             f"{view.shape[axis]} output channels: they don't belong together"
         )
-    shape = [1] * view.dim()
-    shape[axis] = -1
-    folded = view.double() * form.factor.view(shape)
+    folded = scale_channels(view, form.factor, axis)
     if transposed:
         folded = channel_unview(folded, groups)
-    shift = form.shift if bias is None else bias.detach().double() * form.factor + form.shift
-    return folded.to(weight.dtype).contiguous(), shift.to(weight.dtype)
+    shift = form.shift if bias is None else bias.double() * form.factor + form.shift
+    return folded.contiguous(), shift.to(weight.dtype)
+
+
+def scale_channels(view: torch.Tensor, factor: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return ``view * factor[c]`` along ``axis``, in float64, rounded once.
+
+    ``factor``: float64 [C]. The result has the dtype of ``view``.
+    """
+    shape = [1] * view.dim()
+    shape[axis] = -1
+    return (view.double() * factor.view(shape)).to(view.dtype)

@@ -30,6 +30,11 @@ from qtune.ops.spec import (
 def _bind(
     input: Any, norm_type: Any, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Bound:
+    if float(norm_type) not in (1.0, 2.0):
+        raise NotImplementedError(
+            f"lp_pool has an integer form for norm_type 1 and 2, got {norm_type}. Write it with "
+            "pow and avg_pool, or keep it outside the quantized region"
+        )
     attrs = {
         "norm_type": float(norm_type),
         "kernel_size": pair(kernel_size),
@@ -68,17 +73,17 @@ def _float_kernel(
     stride: tuple[int, int],
     ceil_mode: bool,
 ) -> torch.Tensor:
+    if input.dim() == 2:  # lp_pool1d without a batch
+        return F.lp_pool2d(input[None], norm_type, kernel_size, stride, ceil_mode)[0]
     return F.lp_pool2d(input, norm_type, kernel_size, stride, ceil_mode)
 
 
 def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
     (x,), attrs = bound.tensors, bound.attrs
     order = attrs["norm_type"]
-    if order not in (1.0, 2.0):
-        raise NotImplementedError(
-            f"lp_pool has an integer form for norm_type 1 and 2, got {order}. Write it with pow "
-            "and avg_pool, or keep it outside the quantized region"
-        )
+    rows_only = len(builder.shape(x)) == 2  # lp_pool1d without a batch
+    if rows_only:
+        x = builder.call("unsqueeze", (x,), {"dim": 0}, part="batch")
     window = {
         **{key: attrs[key] for key in ("kernel_size", "stride", "ceil_mode")},
         "padding": (0, 0),
@@ -90,9 +95,11 @@ def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
         x = builder.call("mul", (x, x), part="square", forced_dtype=qint16)
     mean = builder.call("avg_pool2d", (x,), window, part="mean", forced_dtype=qint16)
     if order == 1:
-        return builder.call("mul", (mean, count), part="sum")
-    total = builder.call("mul", (mean, count), part="sum", forced_dtype=qint16)
-    return builder.call("sqrt", (total,), part="sqrt")
+        result = builder.call("mul", (mean, count), part="sum")
+    else:
+        total = builder.call("mul", (mean, count), part="sum", forced_dtype=qint16)
+        result = builder.call("sqrt", (total,), part="sqrt")
+    return builder.call("squeeze", (result,), {"dim": (0,)}, part="one") if rows_only else result
 
 
 def _sample(rng: np.random.Generator) -> Sample:

@@ -40,18 +40,29 @@ def bind_type_as(input: Any, other: Any) -> Bound:
 
 
 def bind_to(input: Any, *args: Any, **kwargs: Any) -> Bound:
-    """``x.to(dtype)`` and ``x.to(other)``; a device is none of the registry's business."""
+    """``x.to(dtype)``, ``x.to(other)``, and ``x.to(device)`` to the device where ``x`` is."""
     target = kwargs.get("dtype", kwargs.get("other", args[0] if args else None))
     dtype = target if isinstance(target, torch.dtype) else dtype_of(target)
-    devices = (str, int, torch.device)
     given = [*args, *(value for key, value in kwargs.items() if key == "device")]
-    moved = any(isinstance(v, devices) and not isinstance(v, bool) for v in given)
-    if dtype is None or moved:
+    devices = [torch.device(v) for v in given if isinstance(v, (str, torch.device))]
+    indices = [v for v in given if isinstance(v, int) and not isinstance(v, bool)]
+    if indices or not all(_is_there(input, device) for device in devices):
         raise NotImplementedError(
             "to(device) moves data between devices, which no operator does; move the model and "
             "its inputs before the call, and leave it out of forward"
         )
+    if dtype is None:
+        dtypes = [v for v in args if isinstance(v, torch.dtype)]
+        dtype = dtypes[0] if dtypes else dtype_of(input)
     return _cast(input, dtype, "to()")
+
+
+def _is_there(input: Any, device: torch.device) -> bool:
+    """Whether the tensor of a node was on the device when the model was recorded."""
+    present = input.meta.get("device") if isinstance(input, fx.Node) else None
+    if present is None:
+        return False
+    return bool(present.type == device.type and device.index in (None, present.index))
 
 
 def _cast(input: Any, dtype: torch.dtype | None, call: str) -> Bound:

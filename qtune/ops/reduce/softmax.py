@@ -25,11 +25,11 @@ from qtune.ops.spec import Bound, DecomposeBuilder
 
 
 def _decompose(builder: DecomposeBuilder, bound: Bound) -> Any:
-    scores, blocked = peeled(builder, bound.tensors[0])
-    if blocked is not None:
+    scores, mask = peeled(builder, bound.tensors[0])
+    if mask.blocked is not None:
         dim = dimension(bound.attrs["dim"], len(builder.shape(scores)))
         check_dtype(bound.attrs["dtype"], builder.dtype(scores))
-        return emit_masked(builder, scores, blocked, dim)
+        return emit_masked(builder, scores, mask.blocked, dim, spread=mask.finite)
     parts = exponentials(builder, bound)
     factor = inverse(builder, parts.total, parts.length)
     return builder.call("mul", (parts.powers, factor), part="mul")

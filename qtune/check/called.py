@@ -1,0 +1,83 @@
+"""``get_module_called_count``: how often a model calls each of its layers (toolchain_facts 8.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from qtune.capture.inputs import as_inputs
+from qtune.capture.leaf import is_leaf
+from qtune.capture.restore import restored
+from qtune.check.calls import call_counts
+from qtune.errors import ArgumentError
+from qtune.nn.eager import as_graph, eager_facts
+from qtune.nn.prepared import PreparedModel
+from qtune.report.screen import show
+from qtune.report.table import text_table
+
+COLUMNS = ("name", "called times")
+
+IsLeaf = Callable[[nn.Module], bool]
+
+
+def get_module_called_count(
+    model: nn.Module,
+    example_inputs: object,
+    check_leaf_module: IsLeaf | None = None,
+    print_tabulate: bool = True,
+) -> dict[str, int]:
+    """Calls of every layer of a float or prepared model in one forward on ``example_inputs``.
+
+    1 is normal, 0 is unused, more is a shared layer, whose calls have one scale.
+    ``check_leaf_module(module)``: what counts as a layer; default: torch's own layers, those of
+    the registry and modules without children; of a prepared model its operators. Shows a table.
+    The model runs once, without gradients, and is left as it was.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"get_module_called_count: expected an nn.Module but got {model!r}")
+    inputs = as_inputs(example_inputs, "get_module_called_count", ArgumentError)
+    if check_leaf_module is None and eager_facts(model) is not None:
+        model = as_graph(model, inputs)
+    if check_leaf_module is None and isinstance(model, PreparedModel):
+        counts = call_counts(model, inputs)
+    else:
+        counts = _counted(model, inputs, check_leaf_module or _is_layer)
+    if print_tabulate:
+        show(text_table(list(counts.items()), COLUMNS, style="plain"))
+    return counts
+
+
+def _counted(model: nn.Module, inputs: object, check: IsLeaf) -> dict[str, int]:
+    layers = dict(_layers(model, check))
+    counts = dict.fromkeys(layers, 0)
+
+    def count(name: str) -> None:
+        counts[name] += 1
+
+    call = as_inputs(inputs)
+    handles = [
+        layer.register_forward_hook(lambda module, args, result, n=name: count(n))
+        for name, layer in layers.items()
+    ]
+    try:
+        with restored(model), torch.no_grad():
+            model(*call.args, **call.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return counts
+
+
+def _layers(module: nn.Module, check: IsLeaf, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    for name, child in module.named_children():
+        where = f"{path}.{name}" if path else name
+        if check(child):
+            yield where, child
+        else:
+            yield from _layers(child, check, where)
+
+
+def _is_layer(module: nn.Module) -> bool:
+    return is_leaf(module) or not module._modules

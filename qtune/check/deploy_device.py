@@ -1,0 +1,73 @@
+"""``check_deploy_device``: what runs on the BPU and what on the CPU (toolchain_facts 8.2)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+from qtune.errors import ArgumentError
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat.op import QATOp
+from qtune.ops.spec import Rule
+from qtune.report.files import write_text
+from qtune.report.screen import show
+from qtune.report.table import text_table
+
+FILE = "deploy_device.txt"
+COLUMNS = ("name", "deploy device", "type")
+BPU, CPU = "BPU", "CPU"
+_METHOD, _FUNCTION, _MODULE = "method", "function", "module"
+
+
+def check_deploy_device(
+    model: Any, print_tabulate: bool = True, out_dir: str | os.PathLike[str] | None = None
+) -> dict[str, tuple[str, str]]:
+    """Operator -> (``BPU`` or ``CPU``, ``module``, ``function`` or ``method``) in running order.
+
+    Quantize and dequantize stubs run on the CPU; so does everything that stays float, for which
+    ``model.float_ops`` tells why. Shows the table and writes it to ``deploy_device.txt`` in
+    ``out_dir`` if that is given. Needs a model with a graph (not one of eager mode).
+    """
+    if not isinstance(model, PreparedModel):
+        raise ArgumentError(
+            "check_deploy_device: expected a model with a graph, made by prepare or prepare_qat_fx, "
+            f"but got {type(model).__module__}.{type(model).__qualname__}"
+        )
+    found = dict(_devices(model))
+    rows = [(name, *what) for name, what in found.items()]
+    table = text_table(rows, COLUMNS, style="plain")
+    if print_tabulate:
+        show(table)
+    if out_dir is not None:
+        write_text(Path(out_dir) / FILE, table + "\n")
+    return found
+
+
+def _devices(model: PreparedModel) -> Iterator[tuple[str, tuple[str, str]]]:
+    floats = {item.name for item in model.float_ops}
+    ops = {node: op for node, op in model.operators()}
+    for node in model.graph.nodes:
+        name = node.meta.get("name")
+        if name is None:
+            continue
+        op = ops.get(node)
+        on_cpu = op is None or name in floats or _is_border(op)
+        yield name, (CPU if on_cpu else BPU, _kind(node, op))
+
+
+def _is_border(op: QATOp) -> bool:
+    return op.spec.family == "quant" and op.spec.rule in (Rule.OWN_SCALE, Rule.NO_SCALE)
+
+
+def _kind(node: fx.Node, op: QATOp | None) -> str:
+    """How the user's model writes the call."""
+    if op is None:
+        return {"call_module": _MODULE, "call_method": _METHOD}.get(node.op, _FUNCTION)
+    if op.float_type.startswith("torch.Tensor."):
+        return _METHOD
+    last = op.float_type.rpartition(".")[2]
+    return _MODULE if last[:1].isupper() else _FUNCTION

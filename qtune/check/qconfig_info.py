@@ -1,0 +1,113 @@
+"""``check_qconfig``: how every operator is quantized, as ``qconfig_info.txt``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from qtune.capture.inputs import Inputs, as_inputs
+from qtune.check.calls import call_counts
+from qtune.check.qat_model import (
+    MESSAGE_COLUMNS,
+    OUTPUT_COLUMNS,
+    WEIGHT_COLUMNS,
+    CheckReport,
+    report_on,
+)
+from qtune.errors import ArgumentError
+from qtune.nn.eager import as_graph
+from qtune.nn.float_mode import all_float
+from qtune.nn.prepared import PreparedModel
+from qtune.report.files import write_text
+from qtune.report.screen import show
+from qtune.report.table import text_table
+
+FILE = "qconfig_info.txt"
+
+CheckFunction = Callable[[nn.Module, Any, Any], None]
+
+
+def check_qconfig(
+    model: nn.Module,
+    example_inputs: Any,
+    prefixes: Sequence[str] = (),
+    types: Sequence[type] = (),
+    custom_check_func: CheckFunction | None = None,
+    out_dir: str | os.PathLike[str] | None = None,
+) -> CheckReport:
+    """Write ``qconfig_info.txt``: outputs, weights and unusual settings of a prepared model.
+
+    Every call of a shared operator has a line, the later ones with ``(1)``, ``(2)``, ... behind
+    the name. The last table is shown on the screen, too. ``prefixes`` and ``types``: only operators
+    whose name begins so, or that are of these classes; both together mean both.
+    ``custom_check_func(module, input, output)`` is called for each of them while the model runs
+    once in float. ``out_dir``: default the current directory. Returns the report, of all operators.
+    """
+    inputs = as_inputs(example_inputs, "check_qconfig", ArgumentError)
+    graph = as_graph(model, inputs)
+    if not isinstance(graph, PreparedModel):
+        raise ArgumentError(
+            f"check_qconfig: expected a model made by prepare but got {type(model).__name__}"
+        )
+    graph = graph.select_branch(inputs)
+    report = report_on(graph, call_counts(graph, inputs))
+    chosen = dict(_chosen(graph, prefixes, types))
+    if not chosen:
+        raise ArgumentError(
+            f"check_qconfig: no operator begins with {list(prefixes)} and is one of {list(types)}"
+        )
+    if custom_check_func is not None:
+        _run_hooked(graph, inputs, chosen, custom_check_func)
+    tables = list(_tables(report, chosen))
+    write_text(Path(out_dir or ".") / FILE, "\n\n".join(tables) + "\n")
+    show(tables[-1])
+    return report
+
+
+def _chosen(
+    model: PreparedModel, prefixes: Sequence[str], types: Sequence[type]
+) -> Iterator[tuple[str, nn.Module]]:
+    for _, op in model.operators():
+        named = not prefixes or any(op.name.startswith(prefix) for prefix in prefixes)
+        if named and (not types or isinstance(op, tuple(types))):
+            yield op.name, op
+
+
+def _tables(report: CheckReport, chosen: Mapping[str, Any]) -> Iterator[str]:
+    outputs = [
+        (name, row.type, ", ".join(row.input_dtypes), row.out_dtype, row.ch_axis, row.observer)
+        for row in report.outputs
+        if row.name in chosen
+        for name in _calls(row.name, report.call_counts.get(row.name, 1))
+    ]
+    yield "Each layer out qconfig:\n" + text_table(outputs, OUTPUT_COLUMNS)
+    weights = [
+        (w.name, w.type, w.dtype, w.ch_axis, w.observer) for w in report.weights if w.name in chosen
+    ]
+    yield "Weight qconfig:\n" + text_table(weights, WEIGHT_COLUMNS)
+    odd = [(m.name, m.type, m.text) for m in report.messages if m.name in chosen]
+    head = "Please check if these OPs qconfigs are expected..\n"
+    yield head + text_table(odd, MESSAGE_COLUMNS)
+
+
+def _calls(name: str, count: int) -> list[str]:
+    return [name, *(f"{name}({number})" for number in range(1, count))]
+
+
+def _run_hooked(
+    model: PreparedModel, inputs: Inputs, chosen: Mapping[str, nn.Module], check: CheckFunction
+) -> None:
+    handles = [
+        module.register_forward_hook(lambda m, args, result: check(m, args, result))
+        for module in dict.fromkeys(chosen.values())
+    ]
+    try:
+        with all_float(model):
+            model(*inputs.args, **inputs.kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()

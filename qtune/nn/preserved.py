@@ -1,0 +1,70 @@
+"""What a prepared model keeps of the user's class: plain attributes and methods."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable
+from types import FunctionType, MethodType
+from typing import Any
+
+from torch import Tensor, nn
+
+from qtune.errors import PrepareError
+
+FLOAT_CLASS = "_float_class"
+"""Attribute of a prepared model: the class of the float model."""
+
+
+def preserve(prepared: nn.Module, float_model: nn.Module, names: Iterable[str] = ()) -> None:
+    """Give ``prepared`` the plain attributes of ``float_model`` and access to its methods.
+
+    Names that the prepared model has itself stay its own. ``names``: those that must be kept;
+    raises ``PrepareError`` where the float model lacks one or it can't be kept.
+    """
+    own = vars(prepared)
+    for name, value in vars(float_model).items():
+        if not name.startswith("_") and not isinstance(value, (nn.Module, Tensor)):
+            own.setdefault(name, value)
+    own[FLOAT_CLASS] = type(float_model)
+    for name in names:
+        if not hasattr(float_model, name):
+            raise PrepareError(
+                f"prepare: preserved_attributes has {name!r}, but {type(float_model).__name__} has "
+                "no such attribute"
+            )
+        if not hasattr(prepared, name):
+            own[name] = getattr(float_model, name)
+
+
+def inherited(prepared: nn.Module, name: str) -> Any:
+    """A method, a property or a class attribute of the float model's class, bound to ``prepared``.
+
+    Raises ``AttributeError`` where the class has none of its own.
+    """
+    cls = vars(prepared).get(FLOAT_CLASS)
+    above = () if cls is None else (c for c in cls.__mro__ if c not in nn.Module.__mro__)
+    for base in above:
+        if name in vars(base):
+            return _bound(vars(base)[name], prepared, cls)
+    raise AttributeError(f"{type(prepared).__name__!r} object has no attribute {name!r}")
+
+
+def picklable_class(state: dict[str, Any]) -> None:
+    """Drop the float class from a state to be pickled if it can't be imported by its name."""
+    cls = state.get(FLOAT_CLASS)
+    if cls is None:
+        return
+    found: Any = sys.modules.get(cls.__module__)
+    for part in cls.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is not cls:
+        del state[FLOAT_CLASS]
+
+
+def _bound(value: Any, prepared: nn.Module, cls: type) -> Any:
+    if isinstance(value, FunctionType):
+        return MethodType(value, prepared)
+    if inspect.isdatadescriptor(value) or isinstance(value, (classmethod, staticmethod)):
+        return value.__get__(prepared, cls)
+    return value

@@ -1,0 +1,68 @@
+"""``PreservedOp``: an operator that stays in its QAT form inside a converted model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import nn
+
+from qtune.errors import ConvertError
+from qtune.nn.qat.op import QATOp
+from qtune.nn.quantized.qtensor import QTensor
+from qtune.nn.quantized.wiring import Wiring
+from qtune.quantizers.fake_quantize import FakeQuantize
+
+
+class PreservedOp(nn.Module):
+    """Runs prepared operators in float with their fake-quantizes, between integer ones.
+
+    Operands that are codes are dequantized before it, its result is quantized with its own scale
+    behind it. Made for modules chosen by ``set_preserve_qat_mode``.
+    """
+
+    def __init__(self, ops: Sequence[QATOp], wiring: Wiring | None = None) -> None:
+        super().__init__()
+        last = ops[-1]
+        keeps = last.activation_post_process is None and last.spec.rule.name == "INPUT_SCALE"
+        if keeps:
+            raise ConvertError(
+                f"set_preserve_qat_mode: {last.name} ({last.op}) keeps the scale of its input and "
+                "has none of its own; choose the operators around it"
+            )
+        self.members = nn.ModuleList(ops)
+        self.name = last.name
+        self.wiring = wiring
+        self.eval()
+
+    def forward(self, *operands: Any, **dynamic: Any) -> Any:
+        """Run the operators on the real numbers of the operands."""
+        wiring, given = (
+            Wiring.around(operands, dynamic)
+            if self.wiring is None
+            else (self.wiring, [*operands, *dynamic.values()])
+        )
+        values = [v.dequantize() if isinstance(v, QTensor) else v for v in given]
+        made: list[Any] = []
+        for index, member in enumerate(self.members):
+            args, kwargs = wiring.resolve(index, values, made)
+            made.append(member(*args, **kwargs))
+        last: Any = self.members[-1]
+        quantizer = last.activation_post_process
+        if not isinstance(quantizer, FakeQuantize):
+            return made[-1]
+        return QTensor.quantize(made[-1], quantizer.scale, quantizer.dtype)
+
+    def extra_repr(self) -> str:
+        """Name in the model."""
+        return f"name={self.name}, in QAT form"
+
+
+def is_preserved(ops: Iterable[nn.Module]) -> bool:
+    """Whether ``set_preserve_qat_mode`` chose one of them."""
+    return any(getattr(op, PRESERVE, False) for op in ops)
+
+
+PRESERVE = "preserve_qat_mode"
+"""Attribute of modules that ``set_preserve_qat_mode`` chose."""
+

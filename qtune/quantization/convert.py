@@ -1,0 +1,352 @@
+"""``convert`` and ``convert_fx``: from a prepared model to one whose operators run on integers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from qtune.capture.graph import GraphModel
+from qtune.errors import ArgumentError, ConvertError
+from qtune.nn.eager import eager_facts
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat import QATOp
+from qtune.nn.qat.functional import FloatFunctional
+from qtune.nn.quantized import PreservedOp, QuantizedFunctional, quantized_class
+from qtune.nn.quantized.preserved import PRESERVE, is_preserved
+from qtune.nn.quantized.qtensor import untraced
+from qtune.nn.quantized.wiring import Wiring
+from qtune.quantization.absorb import absorb_for_export
+from qtune.quantization.convert_eager import convert_eager
+from qtune.quantization.constness import constant_nodes
+from qtune.quantization.eager_layer import EagerComposite
+from qtune.quantization.hbdk4 import check_state, pre_export
+
+GROUP = "group"
+
+
+class QuantizedModel(GraphModel):
+    """The graph of a converted model. ``march`` and ``consistency_level``: of the prepared one."""
+
+    march: str = ""
+    consistency_level: int | None = None
+
+    @classmethod
+    def of(cls, graph: PreparedModel) -> QuantizedModel:
+        """The converted form of a graph; takes over its modules."""
+        model = cls.__new__(cls)
+        model.__dict__ = graph.__dict__
+        return model
+
+
+def convert(
+    module: nn.Module,
+    mapping: Mapping[type, type] | None = None,
+    inplace: bool = False,
+    remove_qconfig: bool = True,
+    fast_mode: bool = False,
+) -> Any:
+    """Return ``module`` with ``qtune.nn.quantized`` modules in place of its prepared operators.
+
+    ``module``: a calibrated or trained model that ``prepare`` made, or a tree of modules with
+    prepared operators in it, in eval mode. The result runs integers on the emulated BPU, equal in
+    every bit to ``hbdk4.convert`` of the exported model; its operators pass
+    :class:`~qtune.nn.quantized.QTensor`. What is float stays torch's own functions.
+
+    ``mapping``: class of a prepared operator -> class to put in its place, made by
+    ``cls.from_float(op)``. ``inplace``: change ``module`` itself instead of a copy.
+    ``remove_qconfig``: drop the attribute ``qconfig`` of all modules. ``fast_mode``: not done.
+
+    Raises ``ExportError`` in training mode or while fake-quantizes are in a state that does not
+    quantize, ``NotCalibratedError`` for those without a scale.
+    """
+    _check_arguments("convert", module, mapping, fast_mode)
+    check_state(module, "convert")
+    if isinstance(module, PreparedModel):
+        prepared = pre_export(module, inplace=inplace)
+        result: nn.Module = _convert_graph(prepared, dict(mapping or {}))
+    else:
+        _check_eager(module)
+        tree = module if inplace else copy.deepcopy(module)
+        absorb_for_export(tree)
+        result = _convert_tree(tree, dict(mapping or {}))
+    if remove_qconfig:
+        _remove_qconfigs(result)
+    return result.eval()
+
+
+def convert_fx(
+    graph_module: nn.Module,
+    inplace: bool = False,
+    convert_custom_config_dict: Mapping[str, Any] | None = None,
+    _remove_qconfig: bool = True,
+    fast_mode: bool = False,
+) -> Any:
+    """:func:`convert` for a model with a graph.
+
+    ``convert_custom_config_dict``: ``{"preserved_attributes": [...]}``, names of attributes of
+    ``graph_module`` that the result must have, too.
+    """
+    if not isinstance(graph_module, PreparedModel):
+        raise ArgumentError(
+            f"convert_fx: expected a model with a graph that prepare or prepare_qat_fx made, got "
+            f"{type(graph_module).__name__}; convert takes trees of prepared modules"
+        )
+    names = _preserved_attributes(convert_custom_config_dict)
+    missing = [name for name in names if not hasattr(graph_module, name)]
+    if missing:
+        raise ArgumentError(f"convert_fx: the model has no attribute {', '.join(missing)}")
+    kept = {name: getattr(graph_module, name) for name in names}
+    result = convert(graph_module, None, inplace, _remove_qconfig, fast_mode)
+    for name, value in kept.items():
+        if not hasattr(result, name):
+            setattr(result, name, value)
+    return result
+
+
+def set_preserve_qat_mode(
+    model: nn.Module,
+    prefixes: Sequence[str] = (),
+    types: Sequence[type] = (),
+    value: bool = True,
+) -> None:
+    """Keep modules in their QAT form when ``model`` is converted, to find where accuracy goes.
+
+    ``prefixes``: beginnings of module names; ``types``: module classes, both together are one
+    choice or the other; without either every module. ``value=False`` takes the choice back. A
+    fused group is kept if one of its members is (the documents set it on the convolution).
+    """
+    prefixes = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
+    classes = tuple(types)
+    found = set()
+    for name, module in model.named_modules():
+        hits = {prefix for prefix in prefixes if name == prefix or name.startswith(prefix)}
+        found |= hits
+        if hits or isinstance(module, classes) or not (prefixes or classes):
+            setattr(module, PRESERVE, value)
+    unused = [prefix for prefix in prefixes if prefix not in found]
+    if unused:
+        raise ArgumentError(
+            f"set_preserve_qat_mode: no module's name begins with {', '.join(unused)}"
+        )
+
+
+def _check_arguments(where: str, module: Any, mapping: Any, fast_mode: Any) -> None:
+    if not isinstance(module, nn.Module) or not any(
+        isinstance(item, QATOp) for item in module.modules()
+    ):
+        raise ArgumentError(
+            f"{where}: expected a prepared model, got {type(module).__name__} without a prepared "
+            "operator; call prepare (or prepare_qat, prepare_qat_fx) and calibrate first"
+        )
+    if mapping is not None and not (
+        isinstance(mapping, Mapping) and all(hasattr(c, "from_float") for c in mapping.values())
+    ):
+        raise ArgumentError(
+            f"{where}: mapping must map classes of prepared operators to classes with a method "
+            f"from_float, got {mapping!r}"
+        )
+    if fast_mode:
+        raise NotImplementedError(
+            f"{where}: fast_mode=True is not done; for speed run the whole model with "
+            "hbdk4.export and hbdk4.convert"
+        )
+
+
+def _check_eager(module: nn.Module) -> None:
+    """Refuse a part of a graph: which operators are fused and what is constant says the graph."""
+    if isinstance(module, QATOp) or eager_facts(module) is None:
+        raise ArgumentError(
+            f"convert: {type(module).__name__} is a part of a model that was prepared with a "
+            "graph; convert the whole model and take the part from the result"
+        )
+
+
+def _preserved_attributes(config: Any) -> list[str]:
+    if config is None:
+        return []
+    if not isinstance(config, Mapping) or set(config) - {"preserved_attributes"}:
+        raise ArgumentError(
+            "convert_fx: convert_custom_config_dict takes {'preserved_attributes': [names]}, got "
+            f"{config!r}"
+        )
+    return list(config.get("preserved_attributes", ()))
+
+
+def _remove_qconfigs(model: nn.Module) -> None:
+    for module in model.modules():
+        if "qconfig" in module.__dict__:
+            del module.qconfig
+
+
+def _convert_graph(model: PreparedModel, mapping: Mapping[type, type]) -> QuantizedModel:
+    """Replace every group of the graph by one module at its last member's name."""
+    march, level = model.march, model.consistency_level
+    constants = constant_nodes(model.graph)
+    made: dict[tuple[Any, ...], nn.Module] = {}
+    for nodes in _groups(model):
+        ops: list[Any] = [model.get_submodule(str(node.target)) for node in nodes]
+        wiring, outside = Wiring.of(nodes)
+        fixed = tuple(i for i, node in enumerate(outside) if node in constants)
+        key = (*(str(node.target) for node in nodes), repr(wiring), fixed)
+        if key not in made:
+            made[key] = _replacement(ops, wiring, march, level, fixed, mapping)
+        _put(model, nodes, outside, made[key], [known for known in made if known[:-2] == key[:-2]])
+    _read_sizes_untraced(model.graph)
+    model.graph.lint()
+    model.recompile()
+    result = QuantizedModel.of(model)
+    result.march, result.consistency_level = march, level
+    for name in ("resolution", "float_ops", "unfused"):
+        result.__dict__.pop(name, None)
+    _replace_stragglers(result)
+    return result
+
+
+def _groups(model: PreparedModel) -> list[list[fx.Node]]:
+    """The calls of operators, those of one fused group together, in order of execution."""
+    calls = [node for node, _ in model.operators()]
+    order = {node: index for index, node in enumerate(calls)}
+    groups: list[list[fx.Node]] = []
+    taken: set[fx.Node] = set()
+    for node in reversed(calls):
+        if node not in taken:
+            members = sorted(_members(node, order), key=order.__getitem__)
+            taken.update(members)
+            groups.append(members)
+    return groups[::-1]
+
+
+def _members(last: fx.Node, calls: Container[fx.Node]) -> set[fx.Node]:
+    """The calls that make what ``last`` takes within its group."""
+    group = last.meta.get(GROUP)
+    found = {last}
+    waiting = list(last.all_input_nodes) if group else []
+    while waiting:
+        node = waiting.pop()
+        if node in calls and node not in found and node.meta.get(GROUP) == group:
+            found.add(node)
+            waiting.extend(node.all_input_nodes)
+    return found
+
+
+def _replacement(
+    ops: Sequence[QATOp],
+    wiring: Wiring | None,
+    march: str,
+    level: int | None,
+    constants: Iterable[int],
+    mapping: Mapping[type, type],
+    kept: bool = False,
+) -> nn.Module:
+    chosen = mapping.get(type(ops[-1]))
+    if chosen is not None:
+        made: nn.Module = chosen.from_float(ops[-1])  # type: ignore[attr-defined]
+        return made
+    if kept or is_preserved(ops):
+        return PreservedOp(ops, wiring)
+    facts: dict[str, Any] = {"march": march, "consistency_level": level, "constants": constants}
+    group = ops[0].group if wiring is None else ""
+    return quantized_class(ops)(ops, wiring, group=group, **facts)
+
+
+def _put(
+    model: PreparedModel,
+    nodes: Sequence[fx.Node],
+    outside: Sequence[fx.Node],
+    module: nn.Module,
+    known: Sequence[Any],
+) -> None:
+    """Call ``module`` at the place of the group's last call."""
+    last = nodes[-1]
+    target = str(last.target) if len(known) == 1 else f"{last.target}_call_{len(known) - 1}"
+    last.target = target
+    last.args, last.kwargs = tuple(outside), {}
+    last.meta["replacement"] = module
+    for node in reversed(nodes[:-1]):
+        model.graph.erase_node(node)
+
+
+def _read_sizes_untraced(graph: fx.Graph) -> None:
+    """Sizes are plain numbers under ``torch.jit.trace``: programs have fixed shapes."""
+    for node in graph.nodes:
+        if node.meta.get("kind") in ("size", "value") and node.op == "call_method":
+            node.args = (node.target, *node.args)
+            node.op, node.target = "call_function", call_untraced
+        elif node.meta.get("kind") in ("size", "value") and node.target is getattr:
+            node.target = getattr_untraced
+
+
+def call_untraced(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """``x.name(...)`` as plain numbers."""
+    with untraced():
+        return getattr(x, name)(*args, **kwargs)
+
+
+def getattr_untraced(x: Any, name: str) -> Any:
+    """``x.name`` as plain numbers; the dtype is that of the float model."""
+    with untraced():
+        is_dtype = name == "dtype" and getattr(x, "is_quantized", False)
+        return torch.float32 if is_dtype else getattr(x, name)
+
+
+def _replace_stragglers(model: QuantizedModel) -> None:
+    """Install the replacements; operators that no call needs any more become pass-throughs."""
+    kept: set[str] = set()
+    for node in model.graph.nodes:
+        module = node.meta.pop("replacement", None)
+        if module is not None:
+            kept.add(str(node.target))
+            model.set_submodule(str(node.target), module)
+    for path, module in list(model.named_modules()):
+        if isinstance(module, QATOp) and path not in kept and not _inside(path, kept):
+            model.set_submodule(path, nn.Identity())
+
+
+def _inside(path: str, places: Iterable[str]) -> bool:
+    return any(path.startswith(f"{place}.") for place in places)
+
+
+def _convert_tree(module: nn.Module, mapping: Mapping[type, type]) -> nn.Module:
+    """Replace every prepared operator of a model that was prepared in eager mode."""
+    facts: Any = eager_facts(module)
+    for composite in list(module.modules()):
+        if isinstance(composite, EagerComposite):
+            composite.keep_plan()
+    preserved = _preserved_groups(module)
+    made: dict[QATOp, nn.Module] = {}
+    for path, op in list(module.named_modules(remove_duplicate=False)):
+        if not isinstance(op, QATOp) or isinstance(_parent(module, path), QATOp):
+            continue
+        if op not in made:
+            kept = is_preserved([op]) or (op.group and op.group in preserved)
+            made[op] = _eager_replacement(op, facts.march, mapping, bool(kept))
+        module.set_submodule(path, made[op])
+    return module
+
+
+def _parent(module: nn.Module, path: str) -> nn.Module:
+    return module.get_submodule(path.rpartition(".")[0])
+
+
+def _preserved_groups(module: nn.Module) -> set[str]:
+    """Fused groups of which ``set_preserve_qat_mode`` chose a member."""
+    ops = (item for item in module.modules() if isinstance(item, QATOp))
+    return {op.group for op in ops if op.group and is_preserved([op])}
+
+
+def _eager_replacement(
+    op: QATOp, march: str, mapping: Mapping[type, type], kept: bool
+) -> nn.Module:
+    if isinstance(op, FloatFunctional) and type(op) not in mapping:
+        if kept:
+            raise ConvertError(
+                f"set_preserve_qat_mode: {op.name} is a FloatFunctional, which can't stay in QAT "
+                "form in an eager model; choose other modules"
+            )
+        level = op.consistency_level
+        return QuantizedFunctional(op, group=op.group, march=march, consistency_level=level)
+    return _replacement([op], None, march, op.consistency_level, (), mapping, kept)

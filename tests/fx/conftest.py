@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.quantization.conftest import _quantization
+
+__all__ = ["_quantization"]
