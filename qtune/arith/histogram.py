@@ -1,4 +1,4 @@
-"""Histograms of magnitudes in NumPy: one channel, ``bins`` bins of one width (numerics.md 4).
+"""Histograms of magnitudes, one channel, in NumPy (docs/numerics.md section 4).
 
 Bin ``i`` holds ``i * width < abs(x) <= (i + 1) * width``; zero is in bin 0. Bins are closed above,
 so that halving their number gives, in every count, the histogram of twice the width.

@@ -1,4 +1,4 @@
-"""Mean and standard deviation as the range of data (numerics.md 4). NumPy, one channel."""
+"""A range from mean and standard deviation, one channel, in NumPy (docs/numerics.md section 4)."""
 
 from __future__ import annotations
 

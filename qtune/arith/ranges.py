@@ -1,4 +1,4 @@
-"""The range that a grid should cover, found on a histogram of magnitudes (numerics.md 4).
+"""The range a grid should cover, found on a histogram (docs/numerics.md section 4).
 
 NumPy, one channel. ``counts`` and ``width`` are those of ``qtune.arith.histogram``, ``top`` is the
 largest magnitude. Results are float32 ranges, from which ``scale_from_absmax`` gives the scale.

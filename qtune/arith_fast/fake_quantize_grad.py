@@ -139,16 +139,13 @@ class _Learned(torch.autograd.Function):
         return of_x, _per_scale(parts, scale, ctx.axis, ctx.factor), None, None, None, None
 
 
-def _per_scale(
-    parts: torch.Tensor, scale: torch.Tensor, axis: int, factor: float
-) -> torch.Tensor:
+def _per_scale(parts: torch.Tensor, scale: torch.Tensor, axis: int, factor: float) -> torch.Tensor:
     """``factor`` times the sum over all elements that share a scale, summed in float64."""
-    wide = parts.double()
-    others = [d for d in range(wide.dim()) if d != axis % wide.dim()]
+    others = [d for d in range(parts.dim()) if d != axis % parts.dim()]
     if scale.numel() == 1:
-        total = wide.sum()
+        total = parts.sum(dtype=torch.float64)
     else:
-        total = wide.sum(others) if others else wide
+        total = parts.sum(others, dtype=torch.float64) if others else parts.double()
     return (factor * total).to(scale.dtype).reshape(scale.shape)
 
 

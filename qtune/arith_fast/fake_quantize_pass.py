@@ -38,8 +38,8 @@ def quantized(
     source, factor = _in_rows(x, x, scale, axis), _row_factor(x, scale, axis)
     target = _in_rows(result, x, scale, axis)
     passing = None if mask is None else _in_rows(mask, x, scale, axis)
-    rows = len(source) if x.device.type != "cpu" else block_elements() * len(source) // x.numel()
-    for start, stop in spans(len(source), rows):
+    step = len(source) if x.device.type != "cpu" else block_elements() * len(source) // x.numel()
+    for start, stop in spans(len(source), step):
         _fill_block(
             source[start:stop],
             factor[start:stop] if factor.shape[:1] == source.shape[:1] else factor,

@@ -42,10 +42,11 @@ def least_squares_range(
     counts: torch.Tensor, width: torch.Tensor, candidates: torch.Tensor, grid: QuantDType
 ) -> torch.Tensor:
     """Of ``candidates`` the one with the least squared error, the first of equal ones."""
-    used = counts.any(dim=0)
-    bins = torch.arange(counts.shape[1], device=width.device, dtype=torch.float32)
-    centres = (bins + 0.5)[used] * width[:, None]
-    known = counts[:, used].double()
+    filled = counts > 0
+    most = max(1, int(filled.sum(1).max()))
+    bins = filled.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+    centres = (bins.float() + 0.5) * width[:, None]
+    known = counts.gather(1, bins).double()
     per_block = max(1, _BLOCK // max(1, known.numel()))
     blocks = torch.split(candidates, per_block)
     best = torch.cat([_errors(known, centres, part, grid) for part in blocks]).argmin(dim=0)

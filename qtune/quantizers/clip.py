@@ -1,4 +1,4 @@
-"""Ranges cut at a given value, or at so many standard deviations (numerics.md section 5)."""
+"""Ranges cut at a given value, or at so many standard deviations (docs/numerics.md section 4)."""
 
 from __future__ import annotations
 

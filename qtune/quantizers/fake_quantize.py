@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -11,19 +10,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from qtune.arith.quantize import power_of_two_scale, scale_from_absmax
+from qtune.arith.quantize import scale_from_absmax
 from qtune.arith_fast.fake_quantize import fake_quantize
 from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError
 from qtune.quantizers.constructor import Constructor
 from qtune.quantizers.fixed import check_zero_point, checked_scale
 from qtune.quantizers.float32 import Float32Module
-from qtune.quantizers.observer import GRIDS, MovingAverageMinMaxObserver, Observer, grid_dtype
+from qtune.quantizers.loaded_scale import as_power_of_two, settle_loaded_scale
+from qtune.quantizers.observer import MovingAverageMinMaxObserver, Observer
+from qtune.quantizers.options import grid_dtype
 from qtune.quantizers.scope import current_scope, not_calibrated
 from qtune.quantizers.state import FakeQuantState
 from qtune.quantizers.uncompiled import runs_eagerly
 
-_log = logging.getLogger(__name__)
 _POWER_OF_TWO = "power_of_two"
 _GRID = "dtype"
 
@@ -97,7 +97,7 @@ class FakeQuantize(Float32Module):
         self.register_buffer("observed", torch.tensor(given, device=threshold.device))
         if given:
             self._refresh_scale()
-        self.register_load_state_dict_post_hook(_settle_loaded_scale)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(settle_loaded_scale)  # type: ignore[no-untyped-call]
 
     @classmethod
     def with_args(cls, **kwargs: Any) -> Constructor:
@@ -344,41 +344,3 @@ def _build(observer: type[Observer] | Constructor, arguments: dict[str, Any]) ->
             f"{', '.join(known)}"
         )
     return cast(Observer, observer(**arguments))
-
-
-def as_power_of_two(scale: torch.Tensor) -> torch.Tensor:
-    """Each scale rounded up to a power of two, float32."""
-    return torch.from_numpy(power_of_two_scale(scale.detach().cpu().numpy())).to(scale.device)
-
-
-def same_range(scale: torch.Tensor, source: QuantDType, target: QuantDType) -> torch.Tensor:
-    """The scale on ``target`` that covers what ``scale`` covers on ``source``; exact."""
-    return scale * (source.qmin / target.qmin)
-
-
-def _settle_loaded_scale(module: FakeQuantize, incompatible: Any) -> None:
-    """Bring a loaded scale to the module's own grid.
-
-    The state may come from a model with another dtype here: then the scale follows from the loaded
-    statistics. A scale that fits the statistics on no grid was learned or set by hand: it stays,
-    or keeps its range where it comes from another grid.
-    """
-    observer, scale = module.activation_post_process, module.scale.detach().clone()
-    if scale.is_meta or not (bool(module.observed) or observer.is_fixed):
-        return
-    has_source = bool(observer.observed) or bool((observer.threshold > 0).all())
-    computed = [module._computed_scale(grid) for grid in GRIDS] if has_source else []
-    if module._loaded_power_of_two:
-        computed += [as_power_of_two(own) for own in computed]
-    fits = any(torch.equal(own, scale) for own in computed)
-    if not (fits or observer.is_fixed):
-        module._take_loaded(same_range(scale, grid_dtype(module._loaded_grid), module.dtype))
-        return
-    module._refresh_scale()
-    if not fits:
-        _log.warning(
-            "%s: the loaded scale %s is not taken, the configuration fixes it at %s",
-            module.name or type(module).__name__,
-            scale.tolist(),
-            module.scale.tolist(),
-        )

@@ -55,9 +55,10 @@ class HistogramObserver(RunningHistogramObserver):
 
         ``method``, ``method_kwargs``: as for the class; they also hold for later data. ``dtype``:
         only fake-quantizes on this grid (default: all). ``prefix``: only those whose module is
-        ``prefix`` or inside it. A scale given by hand stays. Raises ``ArgumentError`` where nothing
-        is left to reset, ``NotCalibratedError`` naming all that hold no data; nothing is changed
-        then.
+        ``prefix`` or inside it. A scale given by hand stays, a learned one begins anew.
+
+        Raises ``ArgumentError`` where nothing is left to reset, ``NotCalibratedError`` naming all
+        that hold no data; nothing is changed then.
         """
         chosen = checked_method(method, method_kwargs)
         grid = None if dtype is None else grid_dtype(dtype)
@@ -80,7 +81,7 @@ class HistogramObserver(RunningHistogramObserver):
             observer.method, observer.method_argument = chosen
             observer.absmax.copy_(observer._searched())
             observer._is_partial = False
-            module.set_dtype(module.dtype)
+            module._refresh_scale()
 
     @property
     def has_data(self) -> bool:

@@ -1,4 +1,4 @@
-"""The range whose quantized distribution diverges least from the data's (numerics.md section 5)."""
+"""The range whose quantized data diverge least from the data (docs/numerics.md section 4)."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from qtune.arith.quantize import SMALLEST_SCALE
 from qtune.arith_fast.fake_quantize import learned_fake_quantize
 from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError, NonFiniteError
-from qtune.quantizers.fake_quantize import FakeQuantize, same_range
-from qtune.quantizers.observer import grid_dtype
+from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.loaded_scale import same_range
+from qtune.quantizers.options import grid_dtype
 from qtune.quantizers.scope import current_scope
 from qtune.quantizers.state import FakeQuantState
 

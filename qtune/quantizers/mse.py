@@ -1,4 +1,4 @@
-"""The range with the least squared error of quantization (numerics.md section 5)."""
+"""The range with the least squared error of quantization (docs/numerics.md section 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The range that leaves out the largest values (numerics.md section 5)."""
+"""The range that leaves out the largest values (docs/numerics.md section 4)."""
 
 from __future__ import annotations
 

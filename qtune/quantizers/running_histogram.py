@@ -55,6 +55,7 @@ class RunningHistogramObserver(Observer):
         for name in ("bin_width", "peak"):
             zeros = torch.zeros(channels, dtype=torch.float32, device=device)
             self.register_buffer(name, zeros, persistent=False)
+        self._batches, self._is_partial = 0, False
 
     def _summarize(self, x: torch.Tensor, batch: Summary) -> Summary:
         self._batches += self._is_first_call()
@@ -70,8 +71,8 @@ class RunningHistogramObserver(Observer):
         growth = doublings(self.bin_width, self.bins, top)
         if bool(growth.any()):
             self.histogram.copy_(merged(self.histogram, growth))
-        wider = torch.ldexp(self.bin_width, growth)
-        width = torch.where(self.bin_width > 0, wider, bin_widths(top, self.bins))
+        wider = self.bin_width.double() * torch.pow(2.0, growth.double())
+        width = torch.where(self.bin_width > 0, wider.float(), bin_widths(top, self.bins))
         self.bin_width.copy_(width)
         self.peak.copy_(torch.maximum(self.peak, top))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,7 @@ def _local_range(
     if x.numel() == 0:
         return nothing, -nothing, ""
     low, high = _extremes(x, axis)
-    if bool((low.isfinite() & high.isfinite()).all()):
+    if _all_finite(low, high):
         return _as_float32(low), _as_float32(high), ""
     if bool(x.isnan().any()):
         return nothing, -nothing, _NAN
@@ -86,6 +87,12 @@ def _local_range(
     return _as_float32(low), _as_float32(high), ""
 
 
+def _all_finite(low: torch.Tensor, high: torch.Tensor) -> bool:
+    if low.numel() == 1:
+        return math.isfinite(low.item()) and math.isfinite(high.item())
+    return bool((low.isfinite() & high.isfinite()).all())
+
+
 def _extremes(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
     if axis == -1:
         low, high = torch.aminmax(x)
@@ -95,4 +102,6 @@ def _extremes(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _as_float32(value: torch.Tensor) -> torch.Tensor:
-    return value.to(torch.float32).clamp(-FLOAT32_MAX, FLOAT32_MAX)
+    if value.dtype == torch.float64:
+        value = value.clamp(-FLOAT32_MAX, FLOAT32_MAX)
+    return value.to(torch.float32)

@@ -24,7 +24,8 @@ def runs_eagerly(method: Method) -> Method:
     @functools.wraps(method)
     def run(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return torch.compiler.disable(method, reason=REASON)(*args, **kwargs)
+            disable: Callable[..., Method] = torch.compiler.disable
+            return disable(method, reason=REASON)(*args, **kwargs)
         return method(*args, **kwargs)
 
     return run  # type: ignore[return-value]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from qtune.arith.histogram import bin_width, magnitude_counts
-from qtune.arith.moments import deviation_range
 from qtune.arith.quantize import fake_quantize, scale_from_absmax
 from qtune.arith.ranges import (
     divergence,
@@ -134,12 +133,3 @@ def test_kl_tries_no_range_with_fewer_bins_than_codes():
     counts, width, top = binned(outlier(4000, far=40.0), 512)
     assert kl_range(counts, width, top, qint8) >= np.float32(128) * width
     assert kl_range(counts, width, top, qint4) >= np.float32(8) * width
-
-
-def test_deviation_range_is_mean_plus_deviations_up_to_the_largest():
-    data = np.array([2.0, 4.0, 6.0, 100.0, np.inf], dtype=np.float32)
-    finite = data[:4].astype(np.float64)
-    assert deviation_range(data, 1.0) == np.float32(finite.mean() + finite.std())
-    assert deviation_range(-data, 1.0) == deviation_range(data, 1.0)
-    assert deviation_range(data, 50.0) == 100.0
-    assert deviation_range([7.0], 3.0) == 7.0

@@ -35,6 +35,26 @@ def setter(kind: str, dtype: Any = qtune.qint8) -> QconfigSetter:
     return QconfigSetter(qconfig, [ModuleNameTemplate({"": dtype}, freeze=True)])
 
 
+@pytest.mark.parametrize("kind", OBSERVERS)
+def test_a_model_is_calibrated_with_each_name_for_activations_and_weights(kind: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
+    options = {"clip": {"clip_value": 4.0}, "fixed_scale": {"scale": 1 / 32}}.get(kind, {})
+    qconfig = get_default_qconfig(
+        activation_observer=kind,
+        weight_observer="mse" if options else kind,
+        activation_qkwargs=options,
+    )
+    x = torch.randn(2, 3, 6, 6)
+    p = calibrated(net, x, QconfigSetter(qconfig, [ModuleNameTemplate({"": qtune.qint8})]))
+    kinds = {name: type(q.activation_post_process) for name, q in stubs(p).items()}
+    assert kinds["1", "output"] is OBSERVERS[kind]
+    assert scales(p)["0", "weight"].shape == (4,)
+    assert scales(p)["3", "weight"].shape == (5,)
+    # int8 steps of 4 / 128 in the input and the first result, tails of three deviations cut
+    assert (run(p, x) - run(net, x)).abs().max() <= 0.15
+
+
 @each
 @pytest.mark.parametrize("zeros", [0.0, -0.0])
 def test_zeros_first_and_data_later(kind: str, zeros: float) -> None:

@@ -23,20 +23,14 @@ from qtune.quantization import (
     prepare,
     set_fake_quantize,
 )
-from qtune.quantization.observer_v2 import (
-    HistogramObserver,
-    KLObserver,
-    MinMaxObserver,
-    MSEObserver,
-)
+from qtune.quantization.observer_v2 import HistogramObserver, MinMaxObserver
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
 from qtune.utils.check_model import check_qat_model
 
 from .steps import EVERYWHERE, calib, calibrated, prep, run, same, scales, stubs, to_integer
 
-OBSERVERS = pytest.mark.parametrize(
-    "observer", [MinMaxObserver, MSEObserver, KLObserver, HistogramObserver]
-)
+OBSERVERS = pytest.mark.parametrize("observer", [MinMaxObserver, HistogramObserver])
+"""The two kinds of state: without and with a histogram."""
 
 
 class Net(nn.Module):

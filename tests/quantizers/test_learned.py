@@ -40,9 +40,7 @@ def calibrated(kind, data, **options):
 
 
 def per_channel(kind, channels=3, **options):
-    return kind(
-        MovingAveragePerChannelMinMaxObserver, ch_axis=0, channel_len=channels, **options
-    )
+    return kind(MovingAveragePerChannelMinMaxObserver, ch_axis=0, channel_len=channels, **options)
 
 
 def learned_of(fq):

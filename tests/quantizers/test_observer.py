@@ -280,7 +280,7 @@ def test_state_is_constant_small_and_without_graph():
             assert not any(b.requires_grad for b in held)
         assert sizes[-1] == sizes[0] < 1 << 20
         assert not [k for k, v in vars(observer).items() if torch.is_tensor(v)]
-        assert not [k for k in dict(observer.named_parameters())]
+        assert not dict(observer.named_parameters())
 
 
 def test_calls_of_one_forward_are_one_batch():

@@ -12,6 +12,7 @@ from qtune.errors import ArgumentError, NotCalibratedError
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.histogram import HistogramObserver
 from qtune.quantizers.kl import KLObserver
+from qtune.quantizers.lsq import _LearnableFakeQuantize
 from qtune.quantizers.observer import MinMaxObserver
 from qtune.quantizers.scope import forward_scope
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
@@ -215,6 +216,37 @@ def test_reset_scale_works_on_a_loaded_state():
     for each in (net, fresh):
         HistogramObserver.reset_scale(each, method_kwargs={"percentile": 90.0})
     assert scales(fresh) == scales(net)
+
+
+def test_reset_scale_also_sets_learned_scales():
+    fq = _LearnableFakeQuantize(HistogramObserver)
+    fq.state = FakeQuantState.CALIBRATION
+    for batch in batches(4):
+        fq(torch.from_numpy(batch))
+    before = fq.scale.item()
+    HistogramObserver.reset_scale(fq, method_kwargs={"percentile": 50.0})
+    assert fq.scale.item() < before / 2
+    assert fq.scale.item() == fq.activation_post_process.calculate_scale().item()
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_the_range_may_grow_from_the_smallest_to_the_largest_number(cls):
+    observer = cls()
+    for value in (1e-45, 1e-38, 1.0, 3.4e38):
+        observer(torch.tensor([value, 0.0]))
+        assert observer.bin_width.isfinite().all()
+        assert observer.bin_width.item() * observer.bins >= observer.peak.item()
+    assert observer.histogram.sum() == 8
+    assert observer.absmax[1].item() == pytest.approx(3.4e38, rel=0.02)  # a step or two of mse
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_forgetting_starts_from_nothing(cls):
+    observer, fresh = observed(cls, batches(4)), cls()
+    observer.forget()
+    for each in (observer, fresh):
+        each(torch.tensor([1.0, -0.5]))
+    assert all(map(torch.equal, observer.buffers(), fresh.buffers()))
 
 
 def test_a_scale_given_by_hand_survives_reset():

@@ -83,9 +83,7 @@ class _Writer:
 
         c.loop(c.first, c.stop, 1, unit)
 
-    def _row(
-        self, base: Value, bits: Value, start: Value, stop: Value, step: Value | None
-    ) -> None:
+    def _row(self, base: Value, bits: Value, start: Value, stop: Value, step: Value | None) -> None:
         c, b = self.c, self.c.b
         whole = b.add(start, b.and_(b.sub(stop, start), c.number(-c.lanes)))
 
