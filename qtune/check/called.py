@@ -14,9 +14,11 @@ from qtune.check.calls import call_counts
 from qtune.errors import ArgumentError
 from qtune.nn.eager import as_graph, eager_facts
 from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat.functional import is_functional
 from qtune.report.screen import show
 from qtune.report.table import text_table
 
+FUNCTIONAL_END = "activation_post_process"
 COLUMNS = ("name", "called times")
 
 IsLeaf = Callable[[nn.Module], bool]
@@ -73,7 +75,9 @@ def _counted(model: nn.Module, inputs: object, check: IsLeaf) -> dict[str, int]:
 def _layers(module: nn.Module, check: IsLeaf, path: str = "") -> Iterator[tuple[str, nn.Module]]:
     for name, child in module.named_children():
         where = f"{path}.{name}" if path else name
-        if check(child):
+        if check is _is_layer and is_functional(child):  # its methods call a child at their end
+            yield where, child._modules.get(FUNCTIONAL_END, child) or child
+        elif check(child):
             yield where, child
         else:
             yield from _layers(child, check, where)

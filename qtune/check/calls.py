@@ -69,7 +69,9 @@ def _is_for_training(model: PreparedModel) -> bool:
 
 def _recorded_counts(model: PreparedModel, modules: Mapping[str, nn.Module]) -> dict[str, int]:
     """Calls in the graph, each of which runs once."""
-    paths = [branch.members(model.graph) for branch in model.graph_branches] or [set(model.graph.nodes)]
+    paths = [branch.members(model.graph) for branch in model.graph_branches] or [
+        set(model.graph.nodes)
+    ]
     calls = [
         Counter(
             id(model.get_submodule(str(node.target))) for node in path if node.op == "call_module"

@@ -34,8 +34,8 @@ def check_deploy_device(
     """
     if not isinstance(model, PreparedModel):
         raise ArgumentError(
-            "check_deploy_device: expected a model with a graph, made by prepare or prepare_qat_fx, "
-            f"but got {type(model).__module__}.{type(model).__qualname__}"
+            "check_deploy_device: expected a model with a graph, made by prepare or "
+            f"prepare_qat_fx, but got {type(model).__module__}.{type(model).__qualname__}"
         )
     found = dict(_devices(model))
     rows = [(name, *what) for name, what in found.items()]
@@ -49,7 +49,7 @@ def check_deploy_device(
 
 def _devices(model: PreparedModel) -> Iterator[tuple[str, tuple[str, str]]]:
     floats = {item.name for item in model.float_ops}
-    ops = {node: op for node, op in model.operators()}
+    ops = dict(model.operators())
     for node in model.graph.nodes:
         name = node.meta.get("name")
         if name is None:

@@ -7,6 +7,7 @@ misconception, none for a clean model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import fx, nn
 
@@ -17,6 +18,7 @@ from qtune.quantizers.fake_quantize import FakeQuantize
 
 CENTRED = 1.0
 """Range of a centred YUV444 image: ``(pixel - 128) / 128``, so its scale is 1/128 as qint8."""
+NOT_CENTRED = "image input not centred"
 LARGE_WEIGHT = 16.0
 """Weights of trained networks stay well below; larger ones are a sign of overfitting."""
 _CLOSE = 1e-3
@@ -39,6 +41,21 @@ def at_calibration(model: PreparedModel) -> list[str]:
     return list(_images(model, calibrated=True))
 
 
+def uncentred_images(model: PreparedModel, *, calibrated: bool = True) -> dict[str, str]:
+    """QuantStubs of images that are not centred, and what tells: a given scale other than 1/128;
+    once ``calibrated``, without a given scale, data that are never negative.
+    """
+    found = {}
+    for node, op in model.operators():
+        quantizer = op.activation_post_process
+        if not (_is_image(node, op) and isinstance(quantizer, FakeQuantize)):
+            continue
+        text = _data(quantizer) if calibrated else _scale(quantizer)
+        if text:
+            found[op.name] = text
+    return found
+
+
 def _losses(float_model: nn.Module, model: PreparedModel) -> Iterator[str]:
     quantized = _quantized_places(model)
     found = [
@@ -57,9 +74,7 @@ def _losses(float_model: nn.Module, model: PreparedModel) -> Iterator[str]:
 
 def _pre_and_post_processing(float_model: nn.Module, model: PreparedModel) -> Iterator[str]:
     quantized = _quantized_places(model)
-    outside = [
-        (op.name, op.scope) for op in model.float_ops if op.reason.startswith(OUTSIDE_STUBS)
-    ]
+    outside = [(op.name, op.scope) for op in model.float_ops if op.reason.startswith(OUTSIDE_STUBS)]
     found = [
         path
         for path, module in float_model.named_modules()
@@ -88,25 +103,31 @@ def _low_outputs(model: PreparedModel) -> Iterator[str]:
 
 
 def _images(model: PreparedModel, *, calibrated: bool) -> Iterator[str]:
-    """A given scale other than 1/128; or, without one, data that are never negative."""
-    found = []
-    for node, op in model.operators():
-        quantizer = op.activation_post_process
-        if not (_is_image(node, op) and isinstance(quantizer, FakeQuantize)):
-            continue
-        observer, scale = quantizer.activation_post_process, float(quantizer.scale.max())
-        covers = scale * -quantizer.quant_min
-        if observer.is_fixed:
-            if not (calibrated or any(abs(x - CENTRED) < _CLOSE for x in (covers, 128 * scale))):
-                found.append(f"{op.name} (scale {scale:.6g})")
-        elif calibrated and bool(observer.observed) and float(observer.min_val.min()) >= 0:
-            most = float(observer.max_val.max())
-            found.append(f"{op.name} (data from {float(observer.min_val.min()):.4g} to {most:.4g})")
-    if found:
+    images = uncentred_images(model, calibrated=calibrated)
+    if images:
+        found = [f"{name} ({text})" for name, text in images.items()]
         yield (
-            f"image input not centred: {_named(found)}. The device feeds centred YUV444, "
+            f"{NOT_CENTRED}: {_named(found)}. The device feeds centred YUV444, "
             "(pixel - 128) / 128: train with it, and write QuantStub(scale=1/128)"
         )
+
+
+def _scale(quantizer: FakeQuantize) -> str:
+    """A scale that was given and is not the centred one, on its grid or as a number."""
+    if quantizer.scale.is_meta:
+        return ""
+    scale = float(quantizer.scale.detach().max())
+    ranges = (scale * -quantizer.quant_min, scale * 128)
+    given = quantizer.activation_post_process.is_fixed
+    wrong = given and all(abs(covers - CENTRED) > _CLOSE for covers in ranges)
+    return f"scale {scale:.6g}" if wrong else ""
+
+
+def _data(quantizer: FakeQuantize) -> str:
+    observer = quantizer.activation_post_process
+    if observer.is_fixed or not bool(observer.observed) or float(observer.min_val.min()) < 0:
+        return ""
+    return f"data from {float(observer.min_val.min()):.4g} to {float(observer.max_val.max()):.4g}"
 
 
 def _large_weights(float_model: nn.Module, model: PreparedModel) -> Iterator[str]:
@@ -130,8 +151,8 @@ def _large_weights(float_model: nn.Module, model: PreparedModel) -> Iterator[str
 
 def _is_image(node: fx.Node, op: QATOp) -> bool:
     """A QuantStub of a model input [N, 3, H, W]."""
-    shape = node.meta.get("shape") or ()
-    source = node.args[0] if node.args else None
+    shape: Any = node.meta.get("shape") or ()
+    source = next(iter(node.args), None)
     is_input = isinstance(source, fx.Node) and source.op == "placeholder"
     sizes = len(shape) == 4 and not isinstance(shape[0], (tuple, list)) and int(shape[1]) == 3
     return op.spec.family == "quant" and is_input and sizes

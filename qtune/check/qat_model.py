@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from qtune.capture.inputs import as_example_list
 from qtune.check.calls import call_counts, countable
+from qtune.check.misconceptions import NOT_CENTRED, uncentred_images
 from qtune.errors import ArgumentError
 from qtune.nn.eager import as_graph
 from qtune.nn.prepared import PreparedModel, UnfusedOps
@@ -167,8 +168,10 @@ def check_qat_model(
 
     ``example_inputs``: as for ``prepare``; the model runs once on them, in float, and is left as it
     was. Of a model with several branches the one that they take is checked; a list of examples
-    means all branches, an operator's call count being that of the branch which calls it most. What is abnormal is shown on the screen. ``save_results`` writes ``model_check_result.txt``
-    into ``out_dir`` (default ``.model_check_results``). Raises ``ArgumentError`` for a model that
+    means all branches, an operator's call count being that of the branch which calls it most.
+
+    What is abnormal is shown on the screen. ``save_results`` writes ``model_check_result.txt`` into
+    ``out_dir`` (default ``.model_check_results``). Raises ``ArgumentError`` for a model that
     ``prepare`` did not make.
     """
     model = as_graph(model, example_inputs)
@@ -201,7 +204,7 @@ def report_on(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
         types={name: str(type(module)) for name, module in countable(model)},
         outputs=outputs,
         weights=tuple(_weights(ops)),
-        messages=tuple(_messages(model, ops, configs)),
+        messages=(*_messages(model, ops, configs), *_images(model, ops)),
         float_ops=tuple((op.name, op.op, op.reason + op.call_site) for op in model.float_ops),
         unobserved=tuple(m.name or name for name, m in quantizers if not bool(m.observed)),
         calibrated=any(bool(m.observed) for _, m in quantizers),
@@ -276,6 +279,12 @@ def _messages(
         for text in texts:
             normal = text == _FLOAT_RESULT and name in high_precision
             yield Message(name, _type(op), text, normal)
+
+
+def _images(model: PreparedModel, ops: Mapping[str, QATOp]) -> Iterator[Message]:
+    """Inputs whose data show that they are no centred images."""
+    for name, text in uncentred_images(model).items():
+        yield Message(name, _type(ops[name]), f"{NOT_CENTRED}: {text}")
 
 
 def _texts(op: QATOp, config: OutputConfig, last: OutputConfig) -> Iterator[str]:

@@ -68,9 +68,7 @@ def _stacked(setters: Sequence[Any]) -> Rules:
 
 def _one(setter: Any) -> Rules:
     if isinstance(setter, QconfigSetter):
-        return Rules(
-            setter.reference_qconfig, tuple(setter.templates), strict=setter.strict
-        )
+        return Rules(setter.reference_qconfig, tuple(setter.templates), strict=setter.strict)
     if isinstance(setter, OldSetter):
         reference = setter.reference
         return Rules(

@@ -63,25 +63,28 @@ class PortConfig:
 class GroupConfig:
     """``output`` of the group; weights and inputs by member: ``ports[name, "input-0"]``.
 
-    ``kept_float``: why the group stays float by configuration.
+    ``kept_float``: why the group stays float by configuration. ``qconfig``: what a rule or
+    ``module.qconfig`` gave as a whole, ``None`` where only the reference did.
     """
 
     output: PortConfig
     ports: dict[tuple[str, str], PortConfig] = field(default_factory=dict)
     kept_float: str | None = None
+    qconfig: QConfig | None = None
 
 
 class Configurator:
     """Applies reference, templates and ``module.qconfig`` to one group after the other.
 
-    ``spoken``: the rules about single operators or modules that spoke to some port, and to which.
-    ``settled``: those that still stand when all have spoken.
+    ``used``: the rules that spoke to some port; ``spoken``: those about single operators or
+    modules, and to which ports; ``settled``: those that still stand when all have spoken.
     """
 
     def __init__(self, rules: Rules, views: Sequence[OpView]) -> None:
         self._rules = rules
         self.templates = bound(rules.templates, views)
         self._grids: dict[int, QuantDType | FloatDType] = {}
+        self.used: set[str] = set()
         self.spoken: dict[str, list[tuple[str, str]]] = {}
         self.settled: set[str] = set()
 
@@ -101,16 +104,18 @@ class Configurator:
         self._apply_module_qconfigs(config, group)
         if config.output.rule == NO_RULE and group[0].takes_float:
             config.output = PortConfig(_DEFAULT_ACTIVATION, qint8, STUB_RULE, Level.GLOBAL)
-        for port in (config.output, *config.ports.values()):
-            self.settled |= {port.rule, port.threshold_rule}
+        for asked in (config.output, *config.ports.values()):
+            self.settled |= {asked.rule, asked.threshold_rule}
         if config.output.dtype is Float.OPERATOR:
             config.kept_float = f"kept float by {config.output.rule}"
         return config
 
     def _apply(self, config: GroupConfig, setting: Setting) -> None:
+        self.used.add(setting.rule)
         if setting.level >= Level.PREFIX:
             self.spoken.setdefault(setting.rule, []).append((setting.name, setting.port))
         if setting.port == "output":
+            config.qconfig = setting.qconfig or config.qconfig
             config.output = self._changed(config.output, setting)
             return
         key = (setting.name, setting.port)
@@ -138,6 +143,7 @@ class Configurator:
                 continue
             level = _module_level(view)
             if view is nearest:
+                config.qconfig = view.module_qconfig
                 config.output = self._port(view.module_qconfig, "output", where, level)
             for port in port_names(view):
                 config.ports[view.name, port] = self._port(view.module_qconfig, port, where, level)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qtune.dtype import float16
 from qtune.errors import ArgumentError, QconfigError
 from qtune.march import as_march
+from qtune.nn.eager import eager_facts
 from qtune.qconfig.plan import Decision, ModelOutput, Refusal, Resolution
 from qtune.report.table import text_table
 
@@ -88,12 +89,13 @@ def explain(model: Any) -> Explanation:
 
     Print it, or ask it: ``explain(model).of("head", "weight")``, ``.to_pandas()``.
     """
-    found = model if isinstance(model, Resolution) else getattr(model, "resolution", None)
+    holder = eager_facts(model) or model
+    found = model if isinstance(model, Resolution) else getattr(holder, "resolution", None)
     if not isinstance(found, Resolution):
         raise ArgumentError(
             f"explain: expected a model made by prepare but got {type(model).__name__}"
         )
-    advice = tuple(_advice(found, str(getattr(model, "march", "") or "")))
+    advice = tuple(_advice(found, str(getattr(holder, "march", "") or "")))
     return Explanation(
         found.explanation, found.unmatched_rules, found.refused, found.outputs, advice
     )
@@ -151,7 +153,7 @@ def _advice(resolution: Resolution, march: str) -> Iterator[str]:
         return
     if not any(plan.dtype == float16 for plan in resolution.plans.values()):
         yield (
-            f'{march} computes in float16: ModuleNameTemplate({{"": torch.float16}}) first, and '
-            "ConvDtypeTemplate and MatmulDtypeTemplate for the integers of the GEMMs, costs little "
-            "speed and less accuracy than qint8 everywhere"
+            f'{march} computes in float16: ModuleNameTemplate({{"": torch.float16}}) first, then '
+            "ConvDtypeTemplate() and MatmulDtypeTemplate() for the GEMMs, is more accurate than "
+            "qint8 everywhere"
         )

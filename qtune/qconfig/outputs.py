@@ -41,10 +41,17 @@ def leaves_model(view: OpView, views: Mapping[str, OpView]) -> bool:
 
 
 def low_output(
-    group: Sequence[OpView], config: GroupConfig, operands: Sequence[Numeric], march: March
+    group: Sequence[OpView],
+    config: GroupConfig,
+    operands: Sequence[Numeric],
+    march: March,
+    views: Mapping[str, OpView],
 ) -> list[ModelOutput]:
     """What to say about a group whose result leaves the model quantized: one item or none."""
     last, asked = group[-1], config.output
+    known = [views[name] for name in last.consumers if name in views]
+    if not (last.is_model_output or any(view.dequantizes for view in known)):
+        return []
     if asked.dtype == float16 or last.rule is Rule.NO_SCALE or last.takes_float:
         return []
     gemm = next((view for view in group if view.is_gemm), None)
@@ -52,8 +59,13 @@ def low_output(
         return [ModelOutput(last.name, f"only a GEMM has one, this is {last.op}")]
     refused = refuses_high_precision(gemm, march, operands)
     relu = next((view for view in group if view.fuse is FuseRole.RELU), None)
-    if refused or relu is not None:
-        return [ModelOutput(last.name, refused or f"{relu.name} is fused into it")]
+    if refused:
+        return [ModelOutput(last.name, refused)]
+    if relu is not None:
+        return [ModelOutput(last.name, f"{relu.name} is fused into it")]
+    inside = next((view.name for view in known if not view.dequantizes), "")
+    if inside:
+        return [ModelOutput(last.name, f"{inside} uses it as well")]
     meant = asked.level is Level.EXACT and not asked.from_qconfig
     return [ModelOutput(last.name, f"{asked.dtype} by {asked.rule}", avoidable=not meant)]
 

@@ -52,8 +52,9 @@ class OpView:
     operator itself fixes for its result (``QuantStub(scale=...)``), on whatever dtype that gets.
     ``module_qconfig``: the nearest ``module.qconfig``, ``module_qconfig_path`` the module that has
     it (``find_qconfig`` gives both). ``modules``: path and class of its own module, if it is one,
-    and of those around it, the nearest first (``modules_around``). ``float_reason``: why it can't be quantized whatever the
-    configuration says (it lies outside the stubs, nothing in the registry fits).
+    and of those around it, the nearest first (``modules_around``). ``float_reason``: why it can't
+    be quantized whatever the configuration says (it lies outside the stubs, nothing in the registry
+    fits).
     ``forced_dtype``: dtype inside a decomposed operator, which only a rule for its exact name
     changes. ``is_part``: it is a part of a decomposed operator. ``bounds``: see
     ``DecomposeBuilder.call``. ``rule`` is NO_SCALE too where the
@@ -164,7 +165,8 @@ class OpQuantPlan:
     ``float_reason``: it stays float, for this reason; then there are no ports. ``output`` is
     ``None`` for members of a group before the last, results that keep their input's scale,
     results without a scale, and high-precision GEMMs (``high_precision``). ``dtype``: what the
-    result has for its consumers, ``None`` for float and for results without a scale.
+    result has for its consumers, ``None`` for float and for results without a scale. ``qconfig``:
+    what a rule gave as a whole.
     """
 
     float_reason: str | None = None
@@ -173,6 +175,7 @@ class OpQuantPlan:
     inputs: Mapping[int, PortPlan] = field(default_factory=dict)
     dtype: QuantDType | FloatDType | None = None
     high_precision: bool = False
+    qconfig: QConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,9 @@ def rules_of_dict(given: Mapping[str, Any], read: Callable[[Any], Rules]) -> Rul
     """The rules of a ``qconfig_dict``: ``{"": ..., "module_type": [(class, ...)], "module_name":
     [(name, ...)]}``.
 
-    A value is a ``QConfig`` or ``None``; of ``""`` and ``module_name`` also a setter, which ``read``
-    understands. The lists may be dicts. What no key names stays float. Raises ``QconfigError``.
+    A value is a ``QConfig`` or ``None``; of ``""`` and ``module_name`` also a setter, which
+    ``read`` understands. The lists may be dicts. What no key names stays float. Raises
+    ``QconfigError`` for other forms.
     """
     unknown = set(given) - set(KEYS)
     if unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from qtune.dtype import FloatDType, QuantDType, float16, qint8, qint32
 from qtune.errors import ArgumentError, QconfigError
@@ -33,8 +34,9 @@ def resolve(
 ) -> Resolution:
     """Decide for every operator which ports are quantized, and how.
 
-    ``views`` in execution order; ``setter`` as in ``prepare``; ``march`` default ``get_march()``. Rules, later ones winning: the reference qconfig; the templates in their
-    order, unless an earlier one froze its setting; ``module.qconfig``, which stands alone. The
+    ``views`` in execution order; ``setter`` as in ``prepare``; ``march`` default ``get_march()``.
+    Rules, later ones winning: the reference qconfig; the templates in their order, unless an
+    earlier one froze its setting; ``module.qconfig``, which stands alone. The
     last GEMM before the model's end (without a fused relu) has a high-precision output unless a
     rule names it. Where the calls of a shared operator give an operand in float and in integers, it
     gets one fake-quantize for all of them. What the march refuses is replaced by what it takes, and
@@ -93,7 +95,7 @@ class _Resolver:
     def _idle_rules(self) -> Iterator[str]:
         """Rules that decided nothing: they name nothing, or others speak last, or all is float."""
         asked = self._configurator
-        used = frozenset(asked.spoken) | asked.settled
+        used = frozenset(asked.used)
         yield from self._rules.unheard
         for template in asked.templates:
             yield from template.unmatched(self._views, used)
@@ -158,12 +160,14 @@ class _Resolver:
         operands = [] if gemm is None else _operands(inputs[gemm.name], weights[gemm.name])
         leaves = leaves_model(group[-1], self._by_name)
         choice = choose_output(group, config, operands, self._march, leaves, inputs)
-        if leaves and not choice.high_precision:
-            self._outputs.extend(low_output(group, config, operands, self._march))
+        if not choice.high_precision:
+            low = low_output(group, config, operands, self._march, self._by_name)
+            self._outputs.extend(low)
         self._refuse_dtypes(group, inputs, choice)
         self._decisions.extend(choice.decisions)
         for view in group:
-            self._plans[view.name] = _plan(view, choice, inputs[view.name], weights[view.name])
+            plan = _plan(view, choice, inputs[view.name], weights[view.name])
+            self._plans[view.name] = replace(plan, qconfig=config.qconfig)
             self._given[view.name] = choice.given[view.name]
 
     def _refuse_dtypes(

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from qtune.dtype import qint8, qint16
+from qtune.dtype import FloatDType, qint8, qint16
 from qtune.errors import QconfigError
 from qtune.ops.spec import Rule
 from qtune.qconfig.dtypes import PortDType, port_dtype
 from qtune.qconfig.plan import OpView
 from qtune.qconfig.qconfig import QConfig
 from qtune.qconfig.rules import Level, Setting, port_names, why_unmatched
+from qtune.qconfig.sensitivity_rows import read_rows
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "activation": ("output", "input"),
@@ -25,16 +22,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "both": ("output", "input", "weight"),
 }
 """``sensitive_type`` -> the kinds of ports it stands for."""
-
-_NAME, _PORT, _DTYPE = "op_name", "fake_stub_type", "dtype"
-_OLD_COLUMNS = (_NAME, _PORT, "op_type", "metric", _DTYPE, "flops")
-_OLD_PORTS: Mapping[str, tuple[str, ...]] = {
-    "activation": ("output",),
-    "both": ("output", "weight"),
-}
-"""What the oldest lists have in the place of a port."""
-_TUNED = "tuned_cumulative_"
-_CLASS = "qtune.profiler.sensitivity_table.SensitivityTable"
 
 Entry = tuple[str, str]
 """An operator and one of its ports, as a row of a table names them."""
@@ -59,7 +46,7 @@ class SensitiveOps:
         """The first ``limit`` entries (a share of them if it is a float) of ``kinds`` that are
         ``low`` now. ``limit`` ``None``: those that ``tune_bad_case`` raised.
         """
-        rows, tuned = _rows(table, source)
+        rows, tuned = read_rows(table, source)
         found = [
             (name, port)
             for name, port, dtype in rows
@@ -99,7 +86,8 @@ class RaisedPorts:
 
     def bind(self, views: Sequence[OpView]) -> RaisedPorts:
         """The same with the ports of this model that have to change."""
-        return replace(self, ports=_Flow(views).ports(self.chosen.entries))
+        integers = not isinstance(self.dtype, FloatDType)  # a GEMM computes in integers
+        return replace(self, ports=_Flow(views).ports(self.chosen.entries, gemms=integers))
 
     def settings(self, group: Sequence[OpView]) -> Iterator[Setting]:
         """The settings of a group's ports that have to change."""
@@ -111,7 +99,9 @@ class RaisedPorts:
                     yield self._setting(view.name, port)
 
     def unmatched(self, views: Sequence[OpView], used: frozenset[str]) -> list[str]:
-        """Entries that name no port of this model."""
+        """Entries that name no port of this model; the table, if none was chosen."""
+        if not self.chosen.entries:
+            return [f"{self.chosen.source}: no entry of its table is chosen"]
         known = {view.name: {"output", *port_names(view)} for view in views}
         return [
             f"{self.chosen.source} {name!r} {port}: {why_unmatched(name, views)}"
@@ -131,11 +121,11 @@ class SensitivityTemplate:
 
     ``sensitive_table``: what ``QuantAnalysis.sensitivity`` returns for an output (a
     ``SensitivityTable``, several of them, or the old list of lists), a dict of them by output, what
-    ``tune_bad_case`` returns, or the path of a saved ``.pt``. Its order counts; of several tables an
-    entry's best place does. ``topk_or_ratio``: an integer is a number of entries, a float a share
-    of them, rounded up; may be ``None`` for what ``tune_bad_case`` returns. ``sensitive_type``:
-    ``activation``, ``weight`` or ``both``. Entries whose dtype is not ``low_precision_dtype``
-    in the table are left out.
+    ``tune_bad_case`` returns, or the path of a saved ``.pt``. Its order counts; of several tables
+    an entry's best place does. ``topk_or_ratio``: an integer is a number of entries, a float a
+    share of them, rounded up; may be ``None`` for what ``tune_bad_case`` returns.
+    ``sensitive_type``: ``activation``, ``weight`` or ``both``. Entries whose dtype is not
+    ``low_precision_dtype`` in the table are left out.
     """
 
     sensitive_table: Any
@@ -182,7 +172,7 @@ class _Flow:
         for view in views:
             self._groups.setdefault(view.group or view.name, []).append(view)
 
-    def ports(self, entries: Sequence[Entry]) -> frozenset[Entry]:
+    def ports(self, entries: Sequence[Entry], *, gemms: bool) -> frozenset[Entry]:
         """The entries, the producers of their inputs, and the inputs of GEMMs behind them."""
         known = [(name, port) for name, port in entries if name in self._views]
         outputs = {self._group(name) for name, port in known if port == "output"}
@@ -190,7 +180,7 @@ class _Flow:
         behind = {
             (view.name, port)
             for view in self._views.values()
-            if view.is_gemm
+            if gemms and view.is_gemm
             for port in port_names(view)
             if self._producer(view.name, port) in outputs
         }
@@ -227,69 +217,3 @@ def _count(limit: int | float, total: int, source: str) -> int:
     if limit > 1.0:
         raise QconfigError(f"{source}: a share of entries is at most 1.0, got {limit!r}")
     return math.ceil(limit * total - 1e-9)  # 0.2 of 15 entries is 3, not 4
-
-
-def _rows(table: Any, source: str) -> tuple[list[tuple[str, str, str | None]], bool]:
-    """Operator, port and dtype of each entry in order of sensitivity; whether tuning chose them."""
-    tables = list(_tables(table, source))
-    tuned = bool(tables) and all(_tuned_column(columns) for columns, _ in tables)
-    places: dict[tuple[str, str, str | None], int] = {}
-    for columns, rows in tables:
-        for place, row in enumerate(rows):
-            cells = dict(zip(columns, row, strict=False))
-            if tuned and cells[_tuned_column(columns)] is None:
-                continue
-            dtype = cells.get(_DTYPE)  # the oldest lists have a further metric in its place
-            for port in _OLD_PORTS.get(str(cells[_PORT]), (str(cells[_PORT]),)):
-                key = (str(cells[_NAME]), port, dtype if isinstance(dtype, str) else None)
-                places[key] = min(place, places.get(key, place))
-    return sorted(places, key=lambda key: places[key]), tuned
-
-
-def _tuned_column(columns: Sequence[str]) -> str:
-    return next((name for name in columns if name.startswith(_TUNED)), "")
-
-
-def _tables(table: Any, source: str) -> Iterator[tuple[Sequence[str], Sequence[Sequence[Any]]]]:
-    if isinstance(table, (str, os.PathLike)):
-        table = _loaded(Path(table), source)
-    columns, rows = getattr(table, "columns", None), getattr(table, "rows", None)
-    if columns is not None and rows is not None:
-        yield columns, rows
-    elif isinstance(table, Mapping):
-        for part in table.values():
-            yield from _tables(part, source)
-    elif isinstance(table, (list, tuple)) and table and all(map(_is_row, table)):
-        yield _OLD_COLUMNS, table
-    elif isinstance(table, (list, tuple)) and not any(map(_is_row, table)):
-        for part in table:
-            yield from _tables(part, source)
-    else:
-        raise QconfigError(
-            f"{source}: expected a sensitivity table, its list of rows [op_name, sensitive_type, "
-            f"...] or the path of a saved one, but got {table!r} (type={type(table).__name__})"
-        )
-
-
-def _is_row(value: Any) -> bool:
-    is_list = isinstance(value, (list, tuple)) and len(value) >= 2
-    return is_list and all(isinstance(cell, str) for cell in value[:2])
-
-
-class _SavedTable:
-    """What a saved ``SensitivityTable`` is read as: its class belongs to a higher layer."""
-
-    columns: list[str]
-    rows: list[list[Any]]
-
-    def __setstate__(self, state: list[Any]) -> None:
-        self.columns, self.rows = state[:2]
-
-
-def _loaded(path: Path, source: str) -> Any:
-    if not path.exists():
-        raise QconfigError(f"{source}: {path} does not exist")
-    if path.suffix != ".pt":
-        raise QconfigError(f"{source}: expected the .pt file of a table but got {path}")
-    with torch.serialization.safe_globals([(_SavedTable, _CLASS)]):
-        return torch.load(path, weights_only=True)

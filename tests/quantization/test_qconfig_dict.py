@@ -37,7 +37,7 @@ from qtune.quantization.qconfig_template import (
     sensitive_op_qat_8bit_weight_16bit_act_qconfig_setter,
 )
 
-from .configured import IMAGE, Toy, dtype_of, observer_of
+from .configured import IMAGE, Toy, Warped, dtype_of, observer_of
 
 Q8, Q16, OUT = (
     default_qat_8bit_fake_quant_qconfig,
@@ -259,3 +259,18 @@ def test_the_hybrid_example_of_the_guide() -> None:
     assert got(model, "conv4", "prelu") == ["torch.float32", "qint8"]
     assert {"conv3", "_generated_selu_0"} <= {op.name for op in model.float_ops}
     assert type(observer_of(model, "prelu")).__name__ == "MSEObserver"
+
+
+@pytest.mark.parametrize("way", ["module", "dict"])
+def test_a_qconfig_of_the_whole_model_leaves_the_inside_of_operators_alone(way: str) -> None:
+    """The grid of a sampling and the parts of a softmax stay int16."""
+    for net, names in (
+        (Warped(), ["to_grid", "_generated_mul_0", "_generated_tanh_0"]),
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softmax(1)), ["1.sub", "1.exp", "1.reciprocal"]),
+    ):
+        if way == "module":
+            net.qconfig = Q8  # type: ignore[assignment]
+        model = prepare(net, IMAGE, {"": Q8} if way == "dict" else None)
+        assert got(model, *names) == ["qint16"] * 3
+        last = "last" if isinstance(net, Warped) else "1.mul"
+        assert dtype_of(model, last) == "qint8"

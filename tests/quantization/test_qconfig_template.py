@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from qtune.quantization.qconfig import (
 )
 
 from .configured import IMAGE, Toy, Warped, dtype_of, observer_of
-from .flow import calib, op, out_scale, prep, s8, s16
+from .flow import calib, op, out_scale, prep, s8, s16, scales
 
 FIXED = {
     "default_calibration_qconfig_setter": ("qint8", "MSEObserver", 0.01),
@@ -91,6 +90,27 @@ def test_outputs_that_can_not_be_high_precision_get_a_hint(caplog: Any) -> None:
     caplog.clear()
     prepare(nn.Sequential(nn.Conv2d(3, 4, 1)), IMAGE, templates.default_qat_qconfig_setter)
     assert not caplog.records
+
+
+class Both(nn.Module):
+    """One result that leaves the model and is used inside, one that is moved before it leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Conv2d(3, 3, 1) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.first(x)
+        return y, self.second(y), self.third(y).permute(0, 2, 3, 1)
+
+
+def test_explain_tells_why_each_output_is_not_high_precision(caplog: Any) -> None:
+    model = prepare(Both(), IMAGE, templates.default_qat_qconfig_setter)
+    outputs = {output.name: output.reason for output in explain(model).outputs}
+    assert outputs["first"] in {"second uses it as well", "third uses it as well"}
+    assert outputs["_generated_permute_0"] == "only a GEMM has one, this is permute"
+    assert dtype_of(model, "second") == "torch.float32"
+    assert "2 output(s) of the model can't be high precision: " in caplog.text
 
 
 def test_a_march_without_int16_says_what_it_gives_instead(caplog: Any) -> None:
@@ -209,6 +229,16 @@ def test_what_is_no_setter_is_refused(setter: Any, text: str) -> None:
         prepare(Toy(), IMAGE, setter)
 
 
+def test_operators_know_their_qconfig() -> None:
+    wide, narrow = default_qat_16bit_fake_quant_qconfig, default_qat_8bit_fake_quant_qconfig
+    net = Toy()
+    net.classifier.qconfig = wide  # type: ignore[assignment]
+    named = templates.ModuleNameQconfigSetter({"mid": wide, "conv0": None})
+    model = prepare(net, IMAGE, (named, templates.default_qat_qconfig_setter))
+    found = {n: model.get_submodule(n).qconfig for n in ("quant", "mid", "classifier", "conv0")}
+    assert found == {"quant": narrow, "mid": wide, "classifier": wide, "conv0": None}
+
+
 def test_module_qconfig_beats_every_setter() -> None:
     net = Toy()
     net.mid.qconfig = default_qat_16bit_fake_quant_qconfig()  # type: ignore[assignment]
@@ -225,3 +255,29 @@ def test_the_model_runs_calibrated_and_close_to_float() -> None:
     with torch.no_grad():
         error = (model(IMAGE) - net.eval()(IMAGE)).abs().max()
     assert 0 < float(error) < 0.05  # some int8 steps of activations below 1
+
+
+@pytest.mark.parametrize(
+    ("name", "moves"),
+    [("default_qat_qconfig_setter", True), ("default_qat_fixed_act_qconfig_setter", False)],
+)
+def test_training_goes_on_from_the_scales_of_the_calibration(name: str, moves: bool) -> None:
+    """The guide's way: calibrate by mse, load into the QAT model, train."""
+    net = Toy(scale=None)
+    calibrated = prep(net, IMAGE, qconfig_setter=templates.default_calibration_qconfig_setter)
+    calib(calibrated, [IMAGE])
+    qat = prepare(net, IMAGE, getattr(templates, name))
+    qat.load_state_dict(calibrated.state_dict())
+    loaded = scales(qat)
+    for port, scale in scales(calibrated).items():
+        assert torch.equal(loaded[port], scale)
+    set_fake_quantize(qat.train(), FakeQuantState.QAT)
+    optimizer = torch.optim.SGD(qat.parameters(), lr=0.1)
+    qat(2 * IMAGE).square().mean().backward()
+    optimizer.step()
+    qat(2 * IMAGE)
+    trained = scales(qat)
+    changed = {port for port, scale in trained.items() if not torch.equal(scale, loaded[port])}
+    activations = {(n, "output") for n in ("quant", "relu0", "mid")}
+    assert changed & activations == (activations if moves else set())
+    assert ("mid", "weight") in changed
