@@ -14,7 +14,9 @@ from qtune.dtype import QuantDType, qint4, qint8, qint16, qint32
 from qtune.march import March, get_march, set_march
 from qtune.version import __version__
 
-_PACKAGES = frozenset({"bpu", "nn", "profiler", "quantization", "testing", "utils", "qat_mode"})
+_PACKAGES = frozenset(
+    {"bpu", "jit", "nn", "profiler", "quantization", "testing", "utils", "qat_mode"}
+)
 
 __all__ = [
     "Inputs",  # noqa: F822 - served by __getattr__

@@ -36,6 +36,7 @@ from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
+from qtune.quantization.absorb import absorbed
 from qtune.quantization.functionals import name_functional_calls
 from qtune.quantization.operators import Operators
 
@@ -68,8 +69,11 @@ def observe_baseline(baseline: Model, analysed: Model, inputs: Inputs) -> Observ
 def observe_float(
     float_model: nn.Module, prepared: PreparedModel, inputs: Inputs, *, keep_inputs: bool = False
 ) -> Observation:
-    """Run ``float_model`` once and return its results by the operators of ``prepared``."""
-    prepared = prepared.select_branch(inputs)
+    """Run ``float_model`` once and return its results by the operators of ``prepared``.
+
+    A GEMM whose batch norm the QAT mode keeps computes both where it quantizes: so it does here.
+    """
+    prepared = absorbed(prepared).select_branch(inputs)
     with torch.no_grad():
         graph = capture(float_model, inputs, fixed=True)
         give_calls(graph.graph.nodes, prepared.call_order)

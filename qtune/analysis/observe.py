@@ -21,6 +21,7 @@ from qtune.hbir.builder import META_OP, META_RESULT
 from qtune.hbir.feeding import bind_call, outputs_from
 from qtune.hbir.module import HbirModule
 from qtune.hbir.result import OpResult
+from qtune.nn.eager import eager_facts
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat.op import QATOp, fake_quantizes
@@ -224,6 +225,11 @@ def require_torch(model: Model, what: str) -> PreparedModel:
     """``model`` if ``prepare`` made it, else ``AnalysisError``."""
     if isinstance(model, PreparedModel):
         return model
+    if eager_facts(model) is not None:
+        raise AnalysisError(
+            f"{what}: this model was prepared in eager mode and has no graph; pass "
+            "qtune.quantization.as_graph(model, example_inputs)"
+        )
     kind = "an HBIR module" if isinstance(model, HbirModule) else f"a {type(model).__name__}"
     raise AnalysisError(
         f"{what} works on the model that prepare returned, got {kind}; pass the calib model itself"

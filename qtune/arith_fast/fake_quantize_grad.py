@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from qtune.arith_fast.blocks import block_elements, spans, storage_order
 from qtune.arith_fast.fake_quantize_pass import broadcast, compute_dtype, native_rows, quantized
 from qtune.arith_fast.native.fake_quantizing import Rows, native_backward, native_forward
 
@@ -95,7 +96,8 @@ def _where_masked(
     stride: Sequence[int],
 ) -> torch.Tensor:
     """The gradient times the mask of a result of that shape and stride."""
-    if rows is not None and gradient.dtype == torch.float32 and gradient.stride() == stride:
+    same = gradient.dtype == torch.float32 and gradient.stride() == stride
+    if rows is not None and same and not torch.is_grad_enabled():  # enabled: differentiated again
         result = torch.empty_like(gradient)
         native_backward(gradient, mask, rows, result)
         return result
@@ -125,28 +127,61 @@ class _Learned(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         x, scale = ctx.saved_tensors
-        wide = x.to(compute_dtype(x))
-        steps = torch.div(wide, broadcast(scale, wide.dtype, x.dim(), ctx.axis))
-        codes = torch.add(steps, 0.5).floor_()
-        clamped = codes.clamp(*ctx.grid)
-        passes = codes.eq_(clamped).bool()
-        of_x = grads[0] * passes.to(torch.int8) if ctx.needs_input_grad[0] else None
-        if not ctx.needs_input_grad[1]:
-            return of_x, None, None, None, None, None
-        within = clamped - steps if ctx.inside else 0
-        slope = torch.where(passes, within, clamped).nan_to_num_(nan=0.0)
-        parts = slope.mul_(grads[0])
-        return of_x, _per_scale(parts, scale, ctx.axis, ctx.factor), None, None, None, None
+        gradient = grads[0]
+        ordered = storage_order(x) is not None and x.stride() == gradient.stride()
+        if scale.numel() > 1 or not ordered or torch.is_grad_enabled():
+            of_x, parts = _slopes(x, gradient, _broadcast_on(x, scale, ctx.axis), ctx)
+            total = _per_scale(parts, scale, ctx.axis)
+        else:
+            of_x, total = _in_blocks(x, gradient, scale, ctx)
+        of_scale = (ctx.factor * total).to(scale.dtype).reshape(scale.shape)
+        return of_x, of_scale if ctx.needs_input_grad[1] else None, None, None, None, None
 
 
-def _per_scale(parts: torch.Tensor, scale: torch.Tensor, axis: int, factor: float) -> torch.Tensor:
-    """``factor`` times the sum over all elements that share a scale, summed in float64."""
-    others = [d for d in range(parts.dim()) if d != axis % parts.dim()]
-    if scale.numel() == 1:
-        total = parts.sum(dtype=torch.float64)
+def _slopes(
+    x: torch.Tensor, gradient: torch.Tensor, step: torch.Tensor, ctx: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient of ``x``, and what each element adds to that of its scale."""
+    steps = torch.div(x.to(compute_dtype(x)), step)
+    codes = torch.add(steps, 0.5).floor_()
+    clamped = codes.clamp(*ctx.grid)
+    passes = codes.eq_(clamped)  # ones and zeros; in place, as comparisons to bool are slow
+    of_x = gradient * passes.to(gradient.dtype)
+    if ctx.inside:
+        low, high = ctx.grid
+        slope = clamped.sub_(steps.clamp_(low - 1, high + 1).mul_(passes))  # infinities times 0
     else:
-        total = parts.sum(others, dtype=torch.float64) if others else parts.double()
-    return (factor * total).to(scale.dtype).reshape(scale.shape)
+        slope = clamped.mul_(passes.neg_().add_(1))
+    return of_x, slope.nan_to_num_(nan=0.0).mul_(gradient)
+
+
+def _in_blocks(
+    x: torch.Tensor, gradient: torch.Tensor, scale: torch.Tensor, ctx: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As :func:`_slopes` for one scale, block by block, with the sum in float64."""
+    of_x = torch.empty_like(gradient)
+    flat = [cast(torch.Tensor, storage_order(tensor)) for tensor in (x, gradient, of_x)]
+    step = _broadcast_on(x, scale, -1)
+    total = torch.zeros((), dtype=torch.float64, device=x.device)
+    for start, stop in spans(x.numel(), block_elements()):
+        source, given, target = (tensor[start:stop] for tensor in flat)
+        passed, parts = _slopes(source, given, step, ctx)
+        target.copy_(passed)
+        total += parts.sum(dtype=torch.float64)
+    return of_x, total
+
+
+def _broadcast_on(x: torch.Tensor, scale: torch.Tensor, axis: int) -> torch.Tensor:
+    """The scale in the dtype that ``x`` is computed in, shaped to broadcast on it."""
+    return broadcast(scale, compute_dtype(x), x.dim(), axis)
+
+
+def _per_scale(parts: torch.Tensor, scale: torch.Tensor, axis: int) -> torch.Tensor:
+    """The sum over all elements that share a scale, in float64."""
+    if scale.numel() == 1:
+        return parts.sum(dtype=torch.float64)
+    others = [d for d in range(parts.dim()) if d != axis % parts.dim()]
+    return parts.sum(others, dtype=torch.float64) if others else parts.double()
 
 
 def pack(mask: torch.Tensor) -> torch.Tensor:

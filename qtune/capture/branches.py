@@ -99,4 +99,3 @@ def most_calls(nodes: Iterable[fx.Node]) -> int:
         for slot in slots(node):
             counts[slot] = counts.get(slot, 0) + 1
     return max(counts.values(), default=0)
-

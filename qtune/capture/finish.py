@@ -38,6 +38,8 @@ def _output_value(tape: Tape, name: str, leaf: Any) -> Any:
         return tape.node_of(leaf)
     if is_symbol(leaf):
         return tape.symbol_node(leaf)
+    if isinstance(leaf, slice):
+        return tape.convert(leaf)
     refuse_opaque(f"output {name!r}" if name else "the output", leaf)
     return leaf
 

@@ -26,12 +26,14 @@ class FusionRules:
     ``role(node)``: the part the node plays, or ``None``. ``shared(node)``: why the node's module
     must be left alone (reused elsewhere), or ``None``. ``foldable(gemm, bn)``: why the batch norm
     can't be joined with this GEMM, or ``None``. ``shape(node)``: shape of the result, or ``None``.
+    ``passes(node)``: whether the node gives its input as it is (nn.Identity): a group goes through.
     """
 
     role: Callable[[fx.Node], FuseRole | None]
     shared: Callable[[fx.Node], str | None]
     foldable: Callable[[fx.Node, fx.Node], str | None]
     shape: Callable[[fx.Node], tuple[int, ...] | None]
+    passes: Callable[[fx.Node], bool] = lambda node: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,7 @@ class FusedGroup:
     """Nodes that act as one operator, in order of execution; ``members`` maps role to node."""
 
     members: Mapping[FuseRole, fx.Node]
-
-    @property
-    def nodes(self) -> tuple[fx.Node, ...]:
-        """The members in order of execution."""
-        return tuple(self.members.values())
+    nodes: tuple[fx.Node, ...]
 
     @property
     def last(self) -> fx.Node:
@@ -83,10 +81,10 @@ def find_groups(graph: fx.Graph, rules: FusionRules) -> FusionResult:
     for node in reversed(list(graph.nodes)):
         if rules.role(node) is not FuseRole.GEMM:
             continue
-        members = _grow(node, rules, taken, result)
-        if len(members) > 1:
-            result.groups.append(FusedGroup(members))
-            taken.update(members.values())
+        group = _grow(node, rules, taken, result)
+        if len(group.members) > 1:
+            result.groups.append(group)
+            taken.update(group.nodes)
     result.groups.reverse()
     result.unfused.reverse()
     return result
@@ -94,22 +92,35 @@ def find_groups(graph: fx.Graph, rules: FusionRules) -> FusionResult:
 
 def _grow(
     gemm: fx.Node, rules: FusionRules, taken: set[fx.Node], result: FusionResult
-) -> dict[FuseRole, fx.Node]:
-    members = {FuseRole.GEMM: gemm}
+) -> FusedGroup:
+    members, nodes = {FuseRole.GEMM: gemm}, (gemm,)
     last, stage = gemm, 0
     while True:
-        found = _fusible_users(last, rules, stage)
+        passed = _passed_on(last, rules)
+        found = _fusible_users((last, *passed)[-1], rules, stage)
         if not found:
-            return members
+            return FusedGroup(members, nodes)
         user = found[0]
         role = rules.role(user)
-        reason = _obstacle(members, last, user, rules, taken)
+        reason = _obstacle(members, (last, *passed)[-1], user, rules, taken)
         if reason is not None or role is None:
             if reason:
-                result.unfused.append(Unfused((*members.values(), user), reason))
-            return members
+                result.unfused.append(Unfused((*nodes, *passed, user), reason))
+            return FusedGroup(members, nodes)
         members[role] = user
+        nodes = (*nodes, *passed, user)
         last, stage = user, _ORDER.index(role)
+
+
+def _passed_on(node: fx.Node, rules: FusionRules) -> tuple[fx.Node, ...]:
+    """The nodes behind ``node`` that hand its result on, as long as nothing else takes it."""
+    chain: tuple[fx.Node, ...] = ()
+    while True:
+        users = [user for user in node.users if not _asks_about_shape(user)]
+        if len(users) != 1 or not rules.passes(users[0]) or rules.shared(users[0]):
+            return chain
+        node = users[0]
+        chain = (*chain, node)
 
 
 def _fusible_users(node: fx.Node, rules: FusionRules, stage: int) -> list[fx.Node]:

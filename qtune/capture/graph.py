@@ -230,7 +230,7 @@ class GraphModel(Members):
         self._graph, self._programs = other._graph, {}
         self.graph_branches, self.report = other.graph_branches, other.report
         for constants in other.report.constants:
-            self.add_constant(constants.name, other._buffers[constants.name])
+            self.add_constant(constants.name, other.get_buffer(constants.name))
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -257,7 +257,5 @@ class GraphModel(Members):
         self._graph = state["_graph"].graph()
 
 
-def _results(
-    program: Program, inputs: Sequence[Any], on_result: OnResult | None
-) -> Sequence[Any]:
+def _results(program: Program, inputs: Sequence[Any], on_result: OnResult | None) -> Sequence[Any]:
     return program.run(inputs) if on_result is None else program.run_observed(inputs, on_result)

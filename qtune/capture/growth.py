@@ -49,14 +49,14 @@ class Growth:
         """
         if len(self._recordings) >= MOST_BRANCHES:
             raise GuardError(
-                f"{error}\\nThe recorded model has {MOST_BRANCHES} branches already, and records no "
-                "more: each call seems to take another path"
+                f"{error}\nThe recorded model has {MOST_BRANCHES} branches already, and records "
+                "no more: each call seems to take another path"
             ) from None
         flag, self.model.training = self.model.training, training
         try:
             recording = self._record(Inputs(*args, **kwargs))
         except CaptureError as reason:
-            raise GuardError(f"{error}\\nRecording this call as well failed: {reason}") from reason
+            raise GuardError(f"{error}\nRecording this call as well failed: {reason}") from reason
         finally:
             self.model.training = flag
         joined = join(self.model, [*self._recordings, recording])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from qtune.capture.calls import Call, Calls
 from qtune.capture.nodes import map_leaves, tensors_in
 from qtune.capture.sizes import plain
+from qtune.capture.source import caller
 from qtune.capture.tape import Tape
 
 HOOKED = "hooked"
@@ -39,6 +40,8 @@ class ModelHandlers:
         self.names: dict[int, str] = {}
         for name, module in model.named_modules(remove_duplicate=False):
             self.names.setdefault(id(module), name)
+        self._flags = {id(module): bool(vars(module).get("training")) for module in model.modules()}
+        self._global_hooks = self._count_global_hooks()
         self._leaf = leaf
         self._symbolic_flags = symbolic_flags
 
@@ -52,7 +55,7 @@ class ModelHandlers:
         name = self.names.get(id(module))
         if name is None:  # made inside forward, or hidden in a list: recorded as what it calls
             return original(module, *args, **kwargs)
-        if name and self._leaf(module):
+        if name and self._leaf(module) and not self._is_altered(module):
             return self._leaf_call(name, module, args, kwargs, original)
         with self.tape.scope(name):
             return original(module, *args, **kwargs)
@@ -61,6 +64,11 @@ class ModelHandlers:
         self, name: str, module: nn.Module, args: Any, kwargs: Any, original: Any
     ) -> Any:
         answers: list[Any] = []
+        if self._count_global_hooks() != self._global_hooks:
+            raise self.tape.conditions.refusal(
+                "forward registers hooks for all modules (register_module_forward_hook), which "
+                "can't be recorded; register them outside of forward"
+            )
 
         def function(*args: Any, **kwargs: Any) -> Any:
             with _listening(module, answers):
@@ -74,11 +82,36 @@ class ModelHandlers:
             calls[-1].meta[HOOKED] = True
         return result
 
+    def _is_altered(self, module: nn.Module) -> bool:
+        """Whether forward has put other tensors in place of parameters or buffers
+        (``torch.func.functional_call``) or has switched the training mode.
+
+        Then the layer's functions are recorded, with what they see now.
+        """
+        present = (*module.parameters(), *module.buffers())
+        return not all(map(self.tape.origins.is_owned, present)) or any(
+            self._is_switched(part) for part in module.modules()
+        )
+
+    def _is_switched(self, module: nn.Module) -> bool:
+        """Whether forward has changed the training flag of a module of the model."""
+        flag = vars(module).get("training")
+        return bool(flag) != self._flags.get(id(module), bool(flag))
+
+    @staticmethod
+    def _count_global_hooks() -> int:
+        hooks = nn.modules.module
+        return len(hooks._global_forward_hooks) + len(hooks._global_forward_pre_hooks)
+
+    def thread(self) -> None:
+        """What another thread computes is not recorded."""
+        self.tape.origins.thread = caller()
+
     def training(self, module: nn.Module, value: bool) -> Any:
         """``module.training``: symbolic where that is possible, else guarded."""
         path = self.names.get(id(module))
-        if path is None:
-            return value
+        if path is None or self._is_switched(module):
+            return bool(value)
         flag = self.tape.conditions.flag(module, path)
         return flag if self._symbolic_flags else bool(flag)
 

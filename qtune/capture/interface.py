@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from qtune.capture.guards import same
-from qtune.capture.nodes import tensors_in
+from qtune.capture.nodes import map_leaves, tensors_in
+from qtune.capture.sizes import is_symbol
 from qtune.capture.structure import Spec, flatten, leaf_names, unflatten
 from qtune.errors import CaptureError, GuardError
 
@@ -103,7 +104,7 @@ def call_as_given(
     bound = unflatten(leaves, spec)
     call = signature.bind_partial(*args, **kwargs)
     call.arguments.update((name, bound[name]) for name in call.arguments)
-    by_name = {name: bound[name] for name in kwargs if name in signature.parameters}
+    by_name = {name: bound[name] for name in kwargs if _is_one(signature.parameters.get(name))}
     rest = inspect.BoundArguments(
         signature, {k: v for k, v in call.arguments.items() if k not in by_name}
     )
@@ -119,11 +120,20 @@ def refuse_opaque(place: str, value: Any) -> None:
             f"{place} is an iterator ({type(value).__name__}), which can be used only once; "
             "use a tuple or a list"
         )
-    if next(tensors_in(_inside(value)), None) is not None:
+    inside = _inside(value)
+    sizes: list[Any] = []
+    map_leaves(inside, lambda item: sizes.append(item) if is_symbol(item) else item)
+    if sizes or next(tensors_in(inside), None) is not None:
         raise CaptureError(
-            f"{place} is a {type(value).__name__} that holds tensors; recording can't look into "
-            "that class. Use a tensor, tuple, list, dict, namedtuple or dataclass"
+            f"{place} is a {type(value).__name__} with tensors or sizes; recording can't look "
+            "into that class. Use a tensor, tuple, list, dict, namedtuple or dataclass"
         )
+
+
+def _is_one(parameter: inspect.Parameter | None) -> bool:
+    """Whether the name of an argument means this parameter, not one that takes all the rest."""
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter is not None and parameter.kind not in rest
 
 
 def _inside(value: Any) -> Any:

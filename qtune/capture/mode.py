@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -30,6 +31,7 @@ class RecordingMode(TorchFunctionMode):
             "size": self._size,
             "__len__": self._len,
             "__deepcopy__": self._deepcopy,
+            "backward": self._gradient,
         }
 
     def __torch_function__(
@@ -50,6 +52,8 @@ class RecordingMode(TorchFunctionMode):
             return self._assign(func, args)
         if name in _NOT_RECORDED:
             return func(*args, **kwargs)
+        if func is torch.autograd.grad:
+            return self._gradient(func)
         if _is_method(func, name):
             return self._method(func, name, args, kwargs)
         return self._calls.run(Call("call_function", func, func, name), args, kwargs)
@@ -89,6 +93,12 @@ class RecordingMode(TorchFunctionMode):
 
     def _len(self, func: Any, tensor: Tensor) -> Any:
         return self._tape.conditions.size(tensor, 0)
+
+    def _gradient(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        raise self._tape.conditions.refusal(
+            "forward computes gradients (torch.autograd.grad, backward), which can't be recorded; "
+            "write the derivative out, or put the computation into a torch.autograd.Function"
+        )
 
     def _deepcopy(self, func: Any, tensor: Tensor, memo: Any) -> Any:
         def copy(tensor: Tensor) -> Any:

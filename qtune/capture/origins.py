@@ -34,6 +34,8 @@ class Origins:
         self.constants: dict[str, tuple[Tensor, ConstantInfo]] = {}
         self._changed: set[fx.Node] = set()
         self._unseen: dict[int, tuple[Tensor, str]] = {}
+        self.thread = ""
+        """Line that started another thread, if one did."""
 
     def is_owned(self, tensor: Tensor) -> bool:
         """Whether the tensor is a parameter or buffer of the model."""
@@ -104,6 +106,12 @@ class Origins:
 
     def _refuse_hidden(self, tensor: Tensor) -> None:
         self.refuse_unseen(tensor)
+        if self.thread and id(tensor) not in self._attributes:
+            raise CaptureError(
+                f"{caller()}: a tensor of shape {tuple(tensor.shape)} comes from nowhere that "
+                f"recording can see, and {self.thread} gives work to another thread, which is not "
+                "recorded. Compute in the thread that calls forward"
+            )
         group = self._tape.ledger.group(tensor)
         is_shared = group is not None and any(
             entry.node in self._tape.changing or group.changed for entry in group.entries

@@ -9,6 +9,7 @@ import builtins
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -37,6 +38,9 @@ class Handlers(Protocol):
     def scripted(self, function: Any, args: Any, kwargs: Any, original: Any) -> Any:
         """A call of a scripted function."""
 
+    def thread(self) -> None:
+        """Another thread is given something to do."""
+
     def length(self, tensor: Tensor) -> Any:
         """``len(tensor)``."""
 
@@ -64,6 +68,8 @@ def installed(handlers: Handlers) -> Iterator[None]:
             (torch, "broadcast_shapes", _broadcast(handlers, active)),
             (torch, "manual_seed", _seed(handlers, active)),
             (torch.random, "manual_seed", _seed(handlers, active)),
+            (threading.Thread, "start", _threads(threading.Thread.start, handlers, active)),
+            (ThreadPoolExecutor, "submit", _threads(ThreadPoolExecutor.submit, handlers, active)),
             # len() insists on a real int, so Tensor.__len__ alone can't answer with a size
             (builtins, "len", _length(handlers, active)),
         ):
@@ -151,6 +157,17 @@ def _seed(handlers: Handlers, active: Callable[[], bool]) -> Callable[[int], Any
         return original(value)
 
     return seed
+
+
+def _threads(
+    original: Callable[..., Any], handlers: Handlers, active: Callable[[], bool]
+) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if active():
+            handlers.thread()
+        return original(*args, **kwargs)
+
+    return call
 
 
 def _length(handlers: Handlers, active: Callable[[], bool]) -> Callable[[Any], Any]:

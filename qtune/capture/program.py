@@ -110,12 +110,15 @@ class Program:
         return lambda registers: attribute_at(self._root, path)
 
     def _call_module(self, node: fx.Node) -> Compute:
+        # past a __call__ of the class, whose own calls were recorded
         path, root = str(node.target).split("."), self._root
         if len(node.args) == 1 and isinstance(node.args[0], fx.Node) and not node.kwargs:
             index = self._register[node.args[0]]
-            return lambda registers: module_at(root, path)(registers[index])
+            return lambda registers: nn.Module.__call__(module_at(root, path), registers[index])
         args, kwargs = self._argument(node.args), self._argument(node.kwargs)
-        return lambda registers: module_at(root, path)(*args(registers), **kwargs(registers))
+        return lambda registers: nn.Module.__call__(
+            module_at(root, path), *args(registers), **kwargs(registers)
+        )
 
     def _call_function(self, node: fx.Node) -> Compute:
         function: Any = node.target

@@ -26,6 +26,7 @@ from qtune.capture.mode import RecordingMode
 from qtune.capture.origins import owned_tensors
 from qtune.capture.patches import installed
 from qtune.capture.restore import Restorer, restored
+from qtune.capture.state import write_state
 from qtune.capture.structure import flatten, leaf_names
 from qtune.capture.tape import Tape
 from qtune.capture.union import join
@@ -93,10 +94,10 @@ def _record(
     tape = Tape(model)
     constants = _write_inputs(tape, leaf_names(in_spec), leaves)
     call = {"in_spec": in_spec, "signature": signature, "constants": constants}
-    handlers = ModelHandlers(model, tape, leaf, symbolic_flags=symbolic_flags)
     with restored(model) as restorer:
         if inputs.training is not None:
             model.train(inputs.training)
+        handlers = ModelHandlers(model, tape, leaf, symbolic_flags=symbolic_flags)
         args, kwargs = call_as_given(signature, leaves, in_spec, inputs.args, inputs.kwargs)
         try:
             output = _run_model(handlers, restorer, args, kwargs)
@@ -105,6 +106,7 @@ def _record(
         if any(not flag.used for flag in tape.conditions.flags):
             return None
         with torch._C.DisableTorchFunction():
+            write_state(tape, model)
             write_buffers(tape, restorer)
             out_spec = write_output(tape, output)
             notes = notes_on_state(tape, restorer, handlers.names)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,9 @@ from torch import Tensor, nn
 from qtune.capture.ledger import storage_key
 
 _CONTAINERS = ("_parameters", "_buffers", "_modules")
+_FILLED = (dict, OrderedDict, defaultdict, list, set)
+"""Attributes whose contents forward may change."""
+_TORCH_STATE = frozenset(vars(nn.Module()))
 
 
 class Restorer:
@@ -75,11 +80,15 @@ class _Attributes:
         self._plain = dict(vars(module))
         inside = ((name, self._plain.get(name)) for name in _CONTAINERS)
         self._inside = {name: dict(d) for name, d in inside if isinstance(d, dict)}
+        own = (v for name, v in self._plain.items() if name not in _TORCH_STATE)
+        self._filled = [(v, copy.copy(v)) for v in own if type(v) in _FILLED]
 
     def restore(self) -> None:
         _reset(vars(self._module), self._plain)
         for name, inside in self._inside.items():
             _reset(vars(self._module)[name], inside)
+        for container, before in self._filled:
+            _refill(container, before)
 
     def rebound_buffers(self) -> Iterator[tuple[Any, Any]]:
         now = vars(self._module).get("_buffers", {})
@@ -98,6 +107,22 @@ def _reset(state: dict[str, Any], before: dict[str, Any]) -> None:
     if not is_same:
         state.clear()
         state.update(before)
+
+
+def _refill(container: Any, before: Any) -> None:
+    """Give a dict, list or set the items back that it held (a cache that forward filled)."""
+    pairs = zip(_items(container), _items(before), strict=False)
+    if len(container) == len(before) and all(now is old for now, old in pairs):
+        return
+    container.clear()
+    if isinstance(container, list):
+        container.extend(before)
+    else:
+        container.update(before)
+
+
+def _items(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
 class _RandomState:

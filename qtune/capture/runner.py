@@ -56,7 +56,7 @@ class Runner:
             branch, program, inputs = self._waiting.pop(0)
             self._registers = program.start(inputs, self._registers)
             try:
-                self._inputs(program)
+                self._inputs(program, self._registers)
                 self._steps(branch, program, self._registers)
             except GuardError as error:
                 self._failures[branch.number] = str(error)
@@ -64,10 +64,10 @@ class Runner:
             return branch, program.result(self._registers)
         raise no_branch(self._failures)
 
-    def _inputs(self, program: Program) -> None:
+    def _inputs(self, program: Program, registers: Registers) -> None:
         for node in program.inputs:
             if node not in self._done and self._on_result is not None:
-                program.show(node, self._registers, self._on_result)
+                program.show(node, registers, self._on_result)
             self._done.add(node)
 
     def _steps(self, branch: Branch, program: Program, registers: Registers) -> None:

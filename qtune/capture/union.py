@@ -33,6 +33,8 @@ def join(model: nn.Module, recordings: Sequence[GraphModel]) -> GraphModel:
     A recording that takes the path of an earlier one adds nothing. Raises ``CaptureError`` where
     two differ and no guard tells which of them a call takes.
     """
+    if len(recordings) == 1:
+        return recordings[0]
     union = _Union()
     for number, recording in enumerate(recordings):
         union.add(number, recording)
@@ -97,7 +99,8 @@ class _Union:
     def build(self) -> tuple[fx.Graph, tuple[Branch, ...]]:
         """The graph in an order that is every branch's own, and the branches."""
         _name_calls(self._order)
-        graph, copies = fx.Graph(), {}
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
         for node in self._sorted():
             copies[node] = graph.node_copy(node, copies.__getitem__)
         leaves: list[Any] = []
@@ -219,7 +222,7 @@ def _compared(node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _traits(node: fx.Node) -> Any:
-    block = node.meta[BLOCK] if BLOCK in node.meta else None
+    block = node.meta.get(BLOCK)
     return (*(_key(node.meta.get(name)) for name in _MATTERS), _key(node.meta.get("dtype")), block)
 
 

@@ -23,7 +23,7 @@ def view_of(model: Model, branch: Branch) -> Model:
     are shallow copies that hold no others.
     """
     graph = branch.cut(model.graph)
-    view = _thinned(model, _paths(graph))
+    view: Model = _thinned(model, _paths(graph))
     view._graph = graph
     view._interface = branch.interface
     view.call_order = branch.calls

@@ -112,6 +112,9 @@ class _Values:
             tensor.copy_(value)
             owner[name] = tensor
         for owner, plain in self._attributes:
+            added = [k for k, v in owner.items() if isinstance(v, _PLAIN) and k not in plain]
+            for name in added:
+                del owner[name]
             owner.update(plain)
 
 

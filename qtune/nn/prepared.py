@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,9 +14,9 @@ from torch import fx
 from qtune.capture.graph import GraphModel
 from qtune.capture.source import call_site
 from qtune.modes import QATMode
-from qtune.nn.float_mode import not_observing
 from qtune.nn.first_training import note_first_training
-from qtune.nn.preserved import inherited, picklable_class
+from qtune.nn.float_mode import not_observing
+from qtune.nn.preserved import OfFloatClass
 from qtune.nn.qat.op import QATOp
 from qtune.qconfig.plan import Resolution
 from qtune.quantizers.fake_quantize import FakeQuantize
@@ -72,7 +71,7 @@ class UnfusedOps:
     reason: str
 
 
-class PreparedModel(GraphModel):
+class PreparedModel(OfFloatClass):
     """A graph of :class:`~qtune.nn.qat.op.QATOp` modules, with the reports of ``prepare``.
 
     ``float_ops``: what stays float. ``unfused``: patterns that were not fused. ``resolution``: how
@@ -115,23 +114,6 @@ class PreparedModel(GraphModel):
     def _looking(self) -> Iterator[None]:
         with super()._looking(), not_observing(self), forward_scope():
             yield
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return inherited(self, name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        picklable_class(state)
-        return state
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> PreparedModel:
-        new = type(self).__new__(type(self))
-        memo[id(self)] = new
-        new.__setstate__(copy.deepcopy(super().__getstate__(), memo))
-        return new
 
     def operators(self) -> Iterator[tuple[fx.Node, QATOp]]:
         """Every call of an operator, in order of execution."""
@@ -193,8 +175,8 @@ class PreparedModel(GraphModel):
         paths = (path for path, m in self.named_modules() if isinstance(m, QATOp))
         owners = [p for p in paths if any(name.startswith(f"{p}.") for name in missing)]
         return (
-            "no scale in this state for operators added after the calibration: "
-            f"{', '.join(owners)}. Calibrate the model as it is now. "
+            "no scale in this state for operators added after the calibration, or quantized since "
+            f"then: {', '.join(owners)}. Calibrate the model as it is now. "
         )
 
     def _check_level(self, state_dict: Mapping[str, Any]) -> None:

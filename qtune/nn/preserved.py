@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 from collections.abc import Iterable
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
+from qtune.capture.graph import GraphModel
 from qtune.errors import PrepareError
 
 FLOAT_CLASS = "_float_class"
 """Attribute of a prepared model: the class of the float model."""
+
+
+class OfFloatClass(GraphModel):
+    """A graph with the plain attributes and the methods of the float model's class."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return inherited(self, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        picklable_class(state)
+        return state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        new.__setstate__(copy.deepcopy(super().__getstate__(), memo))
+        return new
 
 
 def preserve(prepared: nn.Module, float_model: nn.Module, names: Iterable[str] = ()) -> None:
@@ -43,10 +66,11 @@ def inherited(prepared: nn.Module, name: str) -> Any:
     Raises ``AttributeError`` where the class has none of its own.
     """
     cls = vars(prepared).get(FLOAT_CLASS)
-    above = () if cls is None else (c for c in cls.__mro__ if c not in nn.Module.__mro__)
-    for base in above:
+    for base in () if cls is None else cls.__mro__:
+        if base in nn.Module.__mro__:
+            continue
         if name in vars(base):
-            return _bound(vars(base)[name], prepared, cls)
+            return _bound(vars(base)[name], prepared, type(prepared) if cls is None else cls)
     raise AttributeError(f"{type(prepared).__name__!r} object has no attribute {name!r}")
 
 
@@ -65,6 +89,8 @@ def picklable_class(state: dict[str, Any]) -> None:
 def _bound(value: Any, prepared: nn.Module, cls: type) -> Any:
     if isinstance(value, FunctionType):
         return MethodType(value, prepared)
-    if inspect.isdatadescriptor(value) or isinstance(value, (classmethod, staticmethod)):
-        return value.__get__(prepared, cls)
+    is_descriptor = inspect.isdatadescriptor(value)
+    if is_descriptor or isinstance(value, (classmethod, staticmethod)):
+        bind: Any = value.__get__
+        return bind(prepared, cls)
     return value

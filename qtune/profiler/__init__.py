@@ -15,6 +15,7 @@ from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.profiler.op_info import OpInfo
 from qtune.profiler.sensitivity_table import SensitivityTable
+from qtune.quantization.convert import set_preserve_qat_mode
 
 __all__ = [
     "BadCaseReport",
@@ -23,6 +24,7 @@ __all__ = [
     "OpInfo",
     "QuantAnalysis",  # noqa: F822 - served by __getattr__
     "SensitivityTable",
+    "set_preserve_qat_mode",
 ]
 
 torch.serialization.add_safe_globals([BadCaseReport, OpInfo, SensitivityTable])

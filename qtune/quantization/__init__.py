@@ -6,8 +6,8 @@ The way of a model: ``prepare``, ``set_fake_quantize(model, FakeQuantState.CALIB
 
 from typing import Any
 
-from qtune.check.march import check_model
 from qtune.modes import FuseMode, QATMode, get_qat_mode, set_qat_mode
+from qtune.nn.eager import as_graph
 from qtune.qconfig.explain import Explanation, explain
 from qtune.qconfig.predefined import (
     RECIPES,
@@ -25,6 +25,14 @@ from qtune.quantization.calibrate import (
     load_calib_state_dict,
     load_observer_params,
 )
+from qtune.quantization.convert import convert, convert_fx, set_preserve_qat_mode
+from qtune.quantization.deploy import (
+    check_model,
+    compile_model,
+    export_hbir,
+    perf_model,
+    visualize_model,
+)
 from qtune.quantization.freeze import freeze_qat_module, operators_in
 from qtune.quantization.fuse_modules import fuse_known_modules, fuse_modules
 from qtune.quantization.pipeline import PrepareMethod, prepare
@@ -39,6 +47,10 @@ from qtune.quantization.stubs import DeQuantStub, FloatFunctional, QuantStub
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.lsq import _LearnableFakeQuantize
+from qtune.quantizers.observer import (
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+)
 from qtune.quantizers.pact import PACTFakeQuantize
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
 
@@ -50,6 +62,8 @@ __all__ = [
     "FakeQuantize",
     "FloatFunctional",
     "FuseMode",
+    "MovingAverageMinMaxObserver",
+    "MovingAveragePerChannelMinMaxObserver",
     "PACTFakeQuantize",
     "PrepareMethod",
     "QATMode",
@@ -58,8 +72,13 @@ __all__ = [
     "QuantStub",
     "_LearnableFakeQuantize",
     "absorb_bn",
+    "as_graph",
     "auto_calibrate",
     "check_model",
+    "compile_model",
+    "convert",
+    "convert_fx",
+    "export_hbir",
     "freeze_qat_module",
     "fuse_fx",
     "fuse_known_modules",
@@ -76,6 +95,7 @@ __all__ = [
     "load_observer_params",
     "observer_v2",
     "operators_in",
+    "perf_model",
     "prepare",
     "prepare_calibration",
     "prepare_calibration_fx",
@@ -85,7 +105,9 @@ __all__ = [
     "qconfig_setter",
     "qconfig_template",
     "set_fake_quantize",
+    "set_preserve_qat_mode",
     "set_qat_mode",
+    "visualize_model",
 ]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
@@ -17,6 +18,9 @@ from qtune.nn.qat.kept_norm import KeptNorm
 from qtune.ops.norm.fold import fold_batch_norm
 from qtune.ops.registry import find_module
 from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.learned import LearnedFakeQuantize
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 def absorb_bn(model: nn.Module, modules: str | Iterable[str] = ("",)) -> nn.Module:
@@ -57,6 +61,15 @@ def absorb_for_export(model: nn.Module) -> None:
     for kept in dict.fromkeys(_kept(model)):
         _absorb(model, kept, final=True)
     _recompile(model)
+
+
+def absorbed(model: _Module) -> _Module:
+    """``model`` if it keeps no norm, else a copy that has absorbed them."""
+    if next(_kept(model), None) is None:
+        return model
+    result = copy.deepcopy(model)
+    absorb_for_export(result)
+    return result
 
 
 def _kept(model: nn.Module) -> Iterator[KeptNorm]:
@@ -144,18 +157,35 @@ def leave_identity(norm: QATOp, calls: Iterable[fx.Node]) -> QATOp:
     identity.float_repr = ""
     identity.qconfig = norm.qconfig
     identity.consistency_level = norm.consistency_level
+    identity.group = norm.group
     identity.activation_post_process = norm.activation_post_process
     identity.train(norm.training)
-    for node in calls:
+    nodes = list(calls)
+    for node in nodes:
         node.args, node.kwargs = target.bind(nn.Identity(), node.args[0]).tensors, {}
         node.meta["op"] = spec.name
+    _keep_used(norm, identity, nodes)
     return identity
+
+
+def _keep_used(norm: QATOp, identity: QATOp, calls: list[fx.Node]) -> None:
+    """A subclass of the layer may call modules of its own and count batches in its forward."""
+    for name, child in norm.named_children():
+        identity.add_module(name, child)
+    for node in calls[0].graph.find_nodes(op="get_attr") if calls else ():
+        owner, _, name = str(node.target).rpartition(".")
+        if owner == norm.name and node.users and name in norm._parameters:
+            identity.register_parameter(name, norm._parameters[name])
+        elif owner == norm.name and node.users and name in norm._buffers:
+            identity.register_buffer(name, norm._buffers[name])
 
 
 def _absorb(model: nn.Module, kept: KeptNorm, *, final: bool) -> None:
     gemm, norm = kept.gemm, kept.norm
     calls = _calls(model, norm)
-    scale = kept.folded_scale() if gemm.weight_fake_quant is not None else None
+    quantizer = gemm.weight_fake_quant
+    has_scale = quantizer is not None and bool(quantizer.observed)
+    scale = kept.folded_scale() if has_scale else None
     place = next(iter(_calls(model, gemm)), None)
     fold_into(Located(model, gemm, place), Located(model, norm))
     identity = leave_identity(norm, calls)
@@ -163,7 +193,7 @@ def _absorb(model: nn.Module, kept: KeptNorm, *, final: bool) -> None:
     for path in paths:
         model.set_submodule(path, identity)
     gemm.kept = norm.kept = None
-    if scale is not None and not kept.reverse and bool(gemm.weight_fake_quant.observed):
+    if scale is not None and not kept.reverse:
         _rescale(Located(model, gemm, place), scale, final=final)
 
 
@@ -179,9 +209,9 @@ def _rescale(gemm: Located, scale: torch.Tensor, *, final: bool) -> None:
     if not isinstance(quantizer, FakeQuantize):
         return
     observer = quantizer.activation_post_process
-    is_given = isinstance(quantizer.scale, nn.Parameter) or bool((observer.threshold > 0).any())
-    from_data = bool(observer.observed) and not is_given
-    if final or not from_data:
+    is_learned = isinstance(quantizer, LearnedFakeQuantize)
+    is_given = is_learned or bool((observer.threshold > 0).any())
+    if final or is_given or not bool(observer.observed):
         quantizer.set_qparams(scale)
         return
     quantizer.observe_anew(gemm.op.weight_view(gemm.operand("weight")[0]))

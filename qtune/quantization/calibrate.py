@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -23,15 +23,16 @@ from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
 
 _WHERE = "auto_calibrate"
+_Model = TypeVar("_Model", bound=nn.Module)
 _log = logging.getLogger(__name__)
 
 
 def auto_calibrate(
-    model: PreparedModel,
+    model: _Model,
     data_loader: Iterable[Any],
     num_steps: int | None = None,
     batch_to_inputs: Callable[[Any], Any] | None = None,
-) -> PreparedModel:
+) -> _Model:
     """Calibrate ``model`` on the batches of ``data_loader`` and return it, ready for validation.
 
     The model runs in eval mode without gradients, in the state CALIBRATION, and is left in eval
@@ -39,11 +40,16 @@ def auto_calibrate(
     example for one call (see ``prepare``); default ``qtune.capture.inputs.batch_to_inputs``: of
     ``(x, label)`` the first, where forward takes one argument. A terminal shows the progress.
 
-    Raises ``PrepareError`` if there was no batch, or one that forward does not take. After any
-    exception, an interrupt too, the model is as it was: states, training flags and statistics.
+    Raises ``PrepareError`` if there was no batch, or one that forward does not take, and for a
+    model that was not prepared. After any exception, an interrupt too, the model is as it was:
+    states, training flags and statistics.
     """
-    batches = itertools.islice(data_loader, num_steps)
-    total = _length(data_loader, num_steps)
+    if not _quantizers(model):
+        raise PrepareError(
+            f"{_WHERE}: {type(model).__name__} holds no fake-quantize; pass what prepare returned, "
+            "not the float model"
+        )
+    batches, total = itertools.islice(data_loader, num_steps), _length(data_loader, num_steps)
     count = 0
     with undone_on_error(model), torch.no_grad():
         set_fake_quantize(model.eval(), FakeQuantState.CALIBRATION)
@@ -55,12 +61,12 @@ def auto_calibrate(
         if not count:
             raise PrepareError(f"{_WHERE}: the data loader gave no batch; nothing is calibrated")
         set_fake_quantize(model, FakeQuantState.VALIDATION)
-    for text in at_calibration(model):
+    for text in at_calibration(model) if isinstance(model, PreparedModel) else ():
         _log.warning("%s: %s", _WHERE, text)
     return model
 
 
-def load_calib_state_dict(model: PreparedModel, state_dict: Mapping[str, Any]) -> PreparedModel:
+def load_calib_state_dict(model: _Model, state_dict: Mapping[str, Any]) -> _Model:
     """Load the state of a calibrated model into a model prepared in the same way; return it.
 
     Weights, statistics and scales; the state of the fake-quantizes stays the user's. Raises

@@ -94,7 +94,7 @@ def nearest_qconfig(float_model: nn.Module, node: fx.Node) -> tuple[Any, str]:
 def _path(float_model: nn.Module, node: fx.Node) -> str:
     """The path of an operator's own module, or of the module whose forward calls it."""
     name = str(node.meta.get(ORIGIN, node.meta["name"]))
-    is_module = name.split(".")[0] in dict(float_model.named_children())
+    is_module = float_model._modules.get(name.split(".")[0]) is not None
     return name if is_module else str(node.meta.get("scope", ""))
 
 

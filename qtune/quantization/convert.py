@@ -9,26 +9,23 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qtune.capture.graph import GraphModel
-from qtune.errors import ArgumentError, ConvertError
+from qtune.errors import ArgumentError
 from qtune.nn.eager import eager_facts
 from qtune.nn.prepared import PreparedModel
+from qtune.nn.preserved import OfFloatClass
 from qtune.nn.qat import QATOp
-from qtune.nn.qat.functional import FloatFunctional
-from qtune.nn.quantized import PreservedOp, QuantizedFunctional, quantized_class
-from qtune.nn.quantized.preserved import PRESERVE, is_preserved
+from qtune.nn.quantized.preserved import PRESERVE
 from qtune.nn.quantized.qtensor import untraced
 from qtune.nn.quantized.wiring import Wiring
 from qtune.quantization.absorb import absorb_for_export
-from qtune.quantization.convert_eager import convert_eager
 from qtune.quantization.constness import constant_nodes
-from qtune.quantization.eager_layer import EagerComposite
+from qtune.quantization.convert_eager import convert_eager, replacement
 from qtune.quantization.hbdk4 import check_state, pre_export
 
 GROUP = "group"
 
 
-class QuantizedModel(GraphModel):
+class QuantizedModel(OfFloatClass):
     """The graph of a converted model. ``march`` and ``consistency_level``: of the prepared one."""
 
     march: str = ""
@@ -72,7 +69,7 @@ def convert(
         _check_eager(module)
         tree = module if inplace else copy.deepcopy(module)
         absorb_for_export(tree)
-        result = _convert_tree(tree, dict(mapping or {}))
+        result = convert_eager(tree, dict(mapping or {}))
     if remove_qconfig:
         _remove_qconfigs(result)
     return result.eval()
@@ -193,7 +190,7 @@ def _convert_graph(model: PreparedModel, mapping: Mapping[type, type]) -> Quanti
         fixed = tuple(i for i, node in enumerate(outside) if node in constants)
         key = (*(str(node.target) for node in nodes), repr(wiring), fixed)
         if key not in made:
-            made[key] = _replacement(ops, wiring, march, level, fixed, mapping)
+            made[key] = replacement(ops, wiring, march, level, fixed, mapping)
         _put(model, nodes, outside, made[key], [known for known in made if known[:-2] == key[:-2]])
     _read_sizes_untraced(model.graph)
     model.graph.lint()
@@ -231,26 +228,6 @@ def _members(last: fx.Node, calls: Container[fx.Node]) -> set[fx.Node]:
             found.add(node)
             waiting.extend(node.all_input_nodes)
     return found
-
-
-def _replacement(
-    ops: Sequence[QATOp],
-    wiring: Wiring | None,
-    march: str,
-    level: int | None,
-    constants: Iterable[int],
-    mapping: Mapping[type, type],
-    kept: bool = False,
-) -> nn.Module:
-    chosen = mapping.get(type(ops[-1]))
-    if chosen is not None:
-        made: nn.Module = chosen.from_float(ops[-1])  # type: ignore[attr-defined]
-        return made
-    if kept or is_preserved(ops):
-        return PreservedOp(ops, wiring)
-    facts: dict[str, Any] = {"march": march, "consistency_level": level, "constants": constants}
-    group = ops[0].group if wiring is None else ""
-    return quantized_class(ops)(ops, wiring, group=group, **facts)
 
 
 def _put(
@@ -308,45 +285,3 @@ def _replace_stragglers(model: QuantizedModel) -> None:
 
 def _inside(path: str, places: Iterable[str]) -> bool:
     return any(path.startswith(f"{place}.") for place in places)
-
-
-def _convert_tree(module: nn.Module, mapping: Mapping[type, type]) -> nn.Module:
-    """Replace every prepared operator of a model that was prepared in eager mode."""
-    facts: Any = eager_facts(module)
-    for composite in list(module.modules()):
-        if isinstance(composite, EagerComposite):
-            composite.keep_plan()
-    preserved = _preserved_groups(module)
-    made: dict[QATOp, nn.Module] = {}
-    for path, op in list(module.named_modules(remove_duplicate=False)):
-        if not isinstance(op, QATOp) or isinstance(_parent(module, path), QATOp):
-            continue
-        if op not in made:
-            kept = is_preserved([op]) or (op.group and op.group in preserved)
-            made[op] = _eager_replacement(op, facts.march, mapping, bool(kept))
-        module.set_submodule(path, made[op])
-    return module
-
-
-def _parent(module: nn.Module, path: str) -> nn.Module:
-    return module.get_submodule(path.rpartition(".")[0])
-
-
-def _preserved_groups(module: nn.Module) -> set[str]:
-    """Fused groups of which ``set_preserve_qat_mode`` chose a member."""
-    ops = (item for item in module.modules() if isinstance(item, QATOp))
-    return {op.group for op in ops if op.group and is_preserved([op])}
-
-
-def _eager_replacement(
-    op: QATOp, march: str, mapping: Mapping[type, type], kept: bool
-) -> nn.Module:
-    if isinstance(op, FloatFunctional) and type(op) not in mapping:
-        if kept:
-            raise ConvertError(
-                f"set_preserve_qat_mode: {op.name} is a FloatFunctional, which can't stay in QAT "
-                "form in an eager model; choose other modules"
-            )
-        level = op.consistency_level
-        return QuantizedFunctional(op, group=op.group, march=march, consistency_level=level)
-    return _replacement([op], None, march, op.consistency_level, (), mapping, kept)

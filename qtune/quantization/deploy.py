@@ -209,9 +209,7 @@ def is_converted(module: Any) -> bool:
     )
 
 
-def _module(
-    module: Any, example_inputs: Any, where: str, march: March | str | None
-) -> HbirModule:
+def _module(module: Any, example_inputs: Any, where: str, march: March | str | None) -> HbirModule:
     """The integer module of a converted or traced model."""
     integer = _recording(module, example_inputs, where).module()
     _check_march(integer, march, where)

@@ -29,14 +29,14 @@ from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import QATOp
 from qtune.nn.qat.call_form import CallForm
 from qtune.nn.qat.composite import Composite
-from qtune.nn.qat.functional import FloatFunctional
+from qtune.nn.qat.functional import FloatFunctional, is_functional
 from qtune.nn.table import forget_sources
 from qtune.ops.registry import find_module
 from qtune.qconfig.setter import find_qconfig
 from qtune.quantization.eager_graph import eager_graph
 from qtune.quantization.eager_layer import EagerComposite
 from qtune.quantization.fuse import GROUP
-from qtune.quantization.fuse_modules import fused_layers, is_functional
+from qtune.quantization.fuse_modules import fused_layers
 from qtune.quantization.hybrid import Hybrid
 from qtune.quantization.symbolic import find_example
 
@@ -202,8 +202,9 @@ def _put(model: nn.Module, path: str, layer: nn.Module, new: nn.Module) -> None:
     elif isinstance(new, QATOp) and found is not None and found[0] is new.spec:
         new.call_form = _form(layer, new)
     forget_sources(new)
-    places = [name for name, module in model.named_modules(remove_duplicate=False)
-              if module is layer]
+    places = [
+        name for name, module in model.named_modules(remove_duplicate=False) if module is layer
+    ]
     for place in dict.fromkeys([path, *places]):
         model.set_submodule(place, new)
 

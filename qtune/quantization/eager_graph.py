@@ -7,8 +7,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import fx, nn
 
+from qtune.capture.inputs import as_example_list
 from qtune.capture.leaf import is_leaf
 from qtune.capture.recorder import capture
 from qtune.errors import PrepareError
@@ -16,6 +18,7 @@ from qtune.nn.eager import EagerFacts, forget_forward
 from qtune.nn.float_mode import unquantized
 from qtune.nn.prepared import FloatOp, PreparedModel, UnfusedOps
 from qtune.nn.qat import QATOp
+from qtune.nn.qat.functional import FloatFunctional
 from qtune.nn.table import forget_sources, note_sources
 from qtune.ops.spec import Rule
 from qtune.quantization.fuse import GROUP, fuse
@@ -36,6 +39,7 @@ def eager_graph(model: nn.Module, example_inputs: Any, facts: EagerFacts) -> Pre
     """
     twin = copy.deepcopy(model)
     forget_forward(twin)
+    _settle_functionals(twin, example_inputs)
     with unquantized(twin):
         graph = capture(twin, example_inputs, leaf=_is_leaf)
     ops = Operators(graph, model.training)
@@ -50,6 +54,21 @@ def eager_graph(model: nn.Module, example_inputs: Any, facts: EagerFacts) -> Pre
     forget_sources(prepared)
     note_sources(prepared)
     return prepared
+
+
+def _settle_functionals(model: nn.Module, example_inputs: Any) -> None:
+    """Let each ``FloatFunctional`` that was never called learn which operator it is."""
+    waiting = {p for p, m in model.named_modules() if isinstance(m, FloatFunctional)}
+    waiting = {path for path in waiting if not model.get_submodule(path).is_called}
+    if not waiting:
+        return
+    probe = copy.deepcopy(model)
+    for inputs in as_example_list(example_inputs):
+        with unquantized(probe), torch.no_grad():
+            probe(*inputs.args, **inputs.kwargs)
+    for path in waiting:
+        known, own = probe.get_submodule(path), model.get_submodule(path)
+        own.op, own.attrs, own.is_called = known.op, known.attrs, known.is_called
 
 
 def _is_leaf(module: nn.Module) -> bool:

@@ -17,9 +17,10 @@ from qtune.errors import PrepareError
 from qtune.nn.qat import QATOp
 from qtune.nn.qat.call_form import CallForm
 from qtune.nn.qat.composite import Composite
-from qtune.nn.quantized.qtensor import QTensor, plain_shape
+from qtune.nn.quantized.qtensor import QTensor, plain_shape, untraced
 from qtune.ops.registry import find_module
 from qtune.ops.spec import Bound
+from qtune.quantization.constness import note_constants
 from qtune.quantization.decompose import emit_parts
 from qtune.quantization.operators import Operators
 
@@ -34,6 +35,10 @@ class EagerComposite(Composite):
 
     The graph of the parts is made anew for every form of the inputs; the parts are the same.
     """
+
+    call_form: CallForm
+    params: dict[str, str]
+    _forms: dict[Any, tuple[Program, Spec]]
 
     @classmethod
     def of(cls, composite: Composite, layer: nn.Module) -> EagerComposite:
@@ -59,7 +64,8 @@ class EagerComposite(Composite):
         if key not in self._forms:
             while len(self._forms) >= _MOST_FORMS:
                 self._forms.pop(next(iter(self._forms)))
-            self._forms[key] = self._build(bound)
+            with untraced():
+                self._forms[key] = self._build(bound)
         program, spec = self._forms[key]
         return unflatten(program.run(tensors), spec)
 
@@ -71,7 +77,9 @@ class EagerComposite(Composite):
         """The program of the parts for inputs of this form."""
         plan: EagerComposite | None = vars(self).get(_PLAN)
         graph, spec = (plan or self)._graph(bound)
-        return Program(graph, _at(self.name, self)), spec
+        root = _at(self.name, self)
+        note_constants(graph, root.get_submodule)
+        return Program(graph, root), spec
 
     def _graph(self, bound: Bound) -> tuple[fx.Graph, Spec]:
         graph = fx.Graph()
@@ -104,7 +112,9 @@ class EagerComposite(Composite):
         whole = QATOp(self.op, self.name, {}, float_type=self.float_type)
         whole._parameters, whole._buffers = self._parameters, self._buffers
         whole._modules = self._modules
-        whole.params = dict(self.params)
+        have = {name for name, _ in self.named_parameters(remove_duplicate=False)}
+        have |= {name for name, _ in self.named_buffers(remove_duplicate=False)}
+        whole.params = {role: name for role, name in self.params.items() if name in have}
         return whole
 
     def _input(self, graph: fx.Graph, index: int, value: Any) -> Any:
@@ -123,7 +133,8 @@ def _form(value: Any) -> Any:
     """Shape and float dtype of a tensor (codes stand for float32), or the text of a value."""
     if not isinstance(value, Tensor):
         return repr(value)
-    return plain_shape(value), torch.float32 if isinstance(value, QTensor) else value.dtype
+    with torch._C.DisableTorchFunction():  # a recording must not take this for a use of the sizes
+        return plain_shape(value), torch.float32 if isinstance(value, QTensor) else value.dtype
 
 
 def _at(path: str, module: nn.Module) -> nn.Module:

@@ -11,6 +11,7 @@ from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import QATOp
 from qtune.nn.qat.op import TRAINING
 from qtune.quantizers.fake_quantize import FakeQuantize, unobserved
+from qtune.quantizers.learned import LearnedFakeQuantize
 from qtune.quantizers.scope import uncalibrated_text
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -60,6 +61,8 @@ def freeze_qat_module(module: _Module) -> _Module:
     for part in module.modules():
         if isinstance(part, QATOp) and part.follows_training:
             part.attrs[TRAINING] = False
+        if isinstance(part, LearnedFakeQuantize):  # CALIBRATION would take its scale from data
+            part.set_qparams(part.scale.detach().clone())
         if isinstance(part, FakeQuantize):
             part.activation_post_process.averaging_constant = 0
     for parameter in module.parameters():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import fx
+from torch import fx, nn
 
 from qtune.capture.branches import most_calls
 from qtune.capture.fusion import FusedGroup, FusionResult, FusionRules, find_groups
@@ -14,6 +14,7 @@ from qtune.modes import POWER_OF_TWO_WEIGHTS, FuseMode, QATMode
 from qtune.nn.qat import QATOp
 from qtune.nn.qat.kept_norm import KeptNorm
 from qtune.nn.qat.op import TRAINING
+from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
 from qtune.quantization.absorb import Located, fold_into, leave_identity
 from qtune.quantization.groups import by_operators, consistent
@@ -35,7 +36,7 @@ def fuse(
     ``fuse_mode`` NoFuse finds none: every operator keeps a scale of its own.
     """
     facts = _Facts(ops, region, mode)
-    rules = FusionRules(facts.role, facts.shared, facts.foldable, facts.shape)
+    rules = FusionRules(facts.role, facts.shared, facts.foldable, facts.shape, facts.passes)
     no_fuse = fuse_mode is FuseMode.NoFuse
     found = FusionResult() if no_fuse else find_groups(ops.graph, rules)
     result = consistent(ops.graph, found)
@@ -112,6 +113,14 @@ class _Facts:
     def role(self, node: fx.Node) -> FuseRole | None:
         op = self.ops.op(node)
         return op.spec.fuse if op is not None and node in self.region.quantized else None
+
+    def passes(self, node: fx.Node) -> bool:
+        """Whether the node is an nn.Identity, as nets have in the place of a dropout."""
+        op, found = self.ops.op(node), find_module(nn.Identity)
+        if op is None or found is None or node not in self.region.quantized:
+            return False
+        spec, target = found
+        return op.spec is spec and op.attrs == target.bind(nn.Identity(), None).attrs
 
     def shared(self, node: fx.Node) -> str | None:
         count = most_calls(self.calls[str(node.target)])

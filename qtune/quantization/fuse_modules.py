@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from qtune.errors import PrepareError
+from qtune.nn.qat.functional import is_functional
 from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
 
@@ -93,11 +94,6 @@ def fused_layers(module: nn.Module) -> tuple[nn.Module, ...] | None:
     """The group that ``module`` was fused into, itself included; ``None`` if it was not."""
     group = vars(module).get(_MARK)
     return group.members if isinstance(group, FusedLayers) else None
-
-
-def is_functional(module: nn.Module) -> bool:
-    """Whether ``module`` is a ``FloatFunctional``: torch's or one of ours."""
-    return any(cls.__name__ == "FloatFunctional" for cls in type(module).__mro__)
 
 
 def _layer(model: nn.Module, name: str) -> nn.Module:

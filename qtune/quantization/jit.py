@@ -1,13 +1,14 @@
-"""TorchScript files of converted models: ``to_device``, ``save``, ``load`` (plugin guide 6.4.3.7).
-"""
+"""TorchScript files of converted models: ``to_device``, ``save``, ``load`` (plugin guide)."""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
+import warnings
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ def to_device(model: torch.jit.ScriptModule, device: torch.device | str) -> torc
     _check_script(model, "to_device")
     target = torch.device(device)
     buffer = io.BytesIO()
-    torch.jit.save(model, buffer)
-    buffer.seek(0)
-    result = torch.jit.load(buffer, map_location=target)
+    with _undeprecated():
+        torch.jit.save(model, buffer)
+        buffer.seek(0)
+        result: torch.jit.ScriptModule = torch.jit.load(buffer, map_location=target)  # type: ignore[no-untyped-call]
     for node in _nodes(result):
         if node.kind() == "prim::Constant":
             _move(node, target)
@@ -53,10 +55,15 @@ def save(model: torch.jit.ScriptModule, file: str | Path | Any) -> None:
     _check_script(model, "save")
     facts = {"format": FORMAT, "program": SCHEMA_VERSION, "version": __version__}
     extra = {_FACTS: json.dumps(facts)}
+
+    def write(target: Any) -> None:
+        with _undeprecated():
+            torch.jit.save(model, target, _extra_files=extra)
+
     if isinstance(file, (str, Path)):
-        write_with(Path(file), lambda part: torch.jit.save(model, str(part), _extra_files=extra))
+        write_with(Path(file), lambda part: write(str(part)))
     else:
-        torch.jit.save(model, file, _extra_files=extra)
+        write(file)
 
 
 def load(file: str | Path | Any, map_location: Any = None) -> torch.jit.ScriptModule:
@@ -69,13 +76,24 @@ def load(file: str | Path | Any, map_location: Any = None) -> torch.jit.ScriptMo
     extra = {_FACTS: ""}
     source = str(file) if isinstance(file, Path) else file
     try:
-        model = torch.jit.load(source, map_location=map_location, _extra_files=extra)
+        with _undeprecated():
+            model: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
+                source, map_location=map_location, _extra_files=extra
+            )
     except (RuntimeError, zipfile.BadZipFile, ValueError) as error:
         raise RunError(
             f"jit.load: {file} can't be read as a TorchScript file: {str(error).splitlines()[0]}"
         ) from None
     _check_version(file, extra[_FACTS])
     return model
+
+
+@contextmanager
+def _undeprecated() -> Iterator[None]:
+    """torch announces the end of torch.jit; these files are what the toolchain's scripts use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+        yield
 
 
 def _check_version(file: Any, text: str | bytes) -> None:
@@ -112,8 +130,9 @@ def _check_script(model: Any, where: str) -> None:
 def _nodes(model: torch.jit.ScriptModule) -> Iterator[Any]:
     """Every node of every method of every module, those in blocks, too."""
     for module in model.modules():
-        for name in module._c._method_names():
-            yield from _in_block(module._c._get_method(name).graph)
+        native: Any = module._c
+        for name in native._method_names():
+            yield from _in_block(native._get_method(name).graph)
 
 
 def _in_block(block: Any) -> Iterator[Any]:
@@ -128,6 +147,7 @@ def _move(node: Any, device: torch.device) -> None:
     output = next(node.outputs())
     if output.type().kind() == _DEVICE:
         node.s_("value", str(device))
-    elif node.hasAttribute("value") and node.kindOf("value") == "t":
-        if all(use.user.kind() != OPERATOR for use in output.uses()):
-            node.t_("value", node.t("value").to(device))
+        return
+    is_tensor = node.hasAttribute("value") and node.kindOf("value") == "t"
+    if is_tensor and all(use.user.kind() != OPERATOR for use in output.uses()):
+        node.t_("value", node.t("value").to(device))

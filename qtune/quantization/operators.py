@@ -19,6 +19,7 @@ from torch.overrides import resolve_name
 from qtune.capture.branches import BLOCK, CALL
 from qtune.capture.graph import GraphModel
 from qtune.capture.handlers import HOOKED
+from qtune.capture.state import keep_state
 from qtune.errors import QtuneError
 from qtune.nn.qat import QATOp, qat_class
 from qtune.nn.qat.op import TRAINING
@@ -195,6 +196,11 @@ class Operators:
         return self._replaced.get(name) or self.model.get_submodule(name)
 
     def _function_call(self, node: fx.Node) -> Call | str:
+        if node.target is keep_state:
+            return (
+                "forward changes a parameter or buffer in place, and the BPU keeps no state from "
+                "run to run; pass it in and out of forward"
+            )
         spelling = _spelling(self.model, node)
         if node.op == "call_method":
             found: Any = registry.find_method(str(node.target))

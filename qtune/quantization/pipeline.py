@@ -26,7 +26,7 @@ from qtune.nn.preserved import preserve
 from qtune.nn.table import note_sources
 from qtune.qconfig.accept import AnySetter, rules_of
 from qtune.qconfig.explain import raise_surprises, surprises
-from qtune.qconfig.plan import UNSET, Refusal, Resolution
+from qtune.qconfig.plan import Refusal, Resolution
 from qtune.qconfig.resolve import resolve
 from qtune.qconfig.rules import Rules
 from qtune.quantization.border import Border
@@ -269,8 +269,7 @@ class _Preparation:
             plan = None if op is None else resolution.plans.get(op.name)
             if op is None or plan is None or plan.float_reason is not None:
                 continue
-            own, _ = nearest_qconfig(self.float_model, node)
-            op.qconfig = self.rules.reference_qconfig if own is UNSET else own
+            op.qconfig = plan.qconfig or self.rules.reference_qconfig
 
     def _result(
         self, region: Region, fusion: FusionResult, resolution: Resolution, level: int | None

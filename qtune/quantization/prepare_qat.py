@@ -16,16 +16,19 @@ from qtune.march import get_march
 from qtune.modes import FuseMode, get_qat_mode
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.preserved import preserve
+from qtune.nn.qat.functional import is_functional
 from qtune.qconfig.accept import AnySetter
-from qtune.quantization.fuse import fuse
-from qtune.quantization.fuse_modules import fuse_known_modules, fused_layers, is_functional
+from qtune.quantization.cat_scales import share_cat_scales
 from qtune.quantization.functionals import name_functional_calls
+from qtune.quantization.fuse import fuse
+from qtune.quantization.fuse_modules import fuse_known_modules, fused_layers
 from qtune.quantization.operators import Operators
 from qtune.quantization.pipeline import PrepareMethod, prepare
 from qtune.quantization.region import classify
 from qtune.quantization.symbolic import symbolic_example
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
 
+BERNOULLI = "bernoulli"
 _CUSTOM = "preserved_attributes"
 
 
@@ -45,14 +48,20 @@ def prepare_qat(
     Layers take the nearest ``module.qconfig``; where none is set, ``qconfig_setter`` decides, or
     everything is qint8. ``qconfig = None`` keeps a module float. ``verbose=1`` runs
     ``check_qat_model`` on ``example_inputs``, which are not needed otherwise. ``inplace`` changes
-    ``model`` itself. ``optimize_graph``: see :func:`prepare_qat_fx`.
+    ``model`` itself. ``optimize_graph``: see :func:`prepare_qat_fx`, which does it on bernoulli.
     """
     if mapping is not None:
         raise NotImplementedError(
             "prepare_qat: mapping (other QAT classes for single layers) is not done; which "
             "operator a layer is says the registry"
         )
-    _check_optimize(optimize_graph, optimize_kwargs, "prepare_qat")
+    if optimize_kwargs:
+        raise NotImplementedError("prepare_qat: optimize_kwargs is not done; leave it out")
+    if _shares_scales(optimize_graph):
+        raise PrepareError(
+            "prepare_qat: optimize_graph gives the inputs of cat its scale, for which eager mode "
+            "has no graph; use prepare_qat_fx"
+        )
     result = prepare(
         model, example_inputs, qconfig_setter, PrepareMethod.EAGER, hybrid=hybrid, inplace=inplace
     )
@@ -77,10 +86,9 @@ def prepare_qat_fx(
     ``qconfig_setter``. ``example_inputs`` need not be given: sizes that the layers take are found.
     ``prepare_custom_config_dict``: ``{"preserved_attributes": [...]}``, names that the result must
     have; plain attributes and methods are kept anyway. ``hybrid``, ``hybrid_dict``, ``fuse_mode``:
-    as in ``prepare``. ``verbose=1`` runs ``check_qat_model``. ``optimize_graph`` (equal scales
-    around cat) has a meaning on bernoulli marches only and is not done there.
+    as in ``prepare``. ``verbose=1`` runs ``check_qat_model``. ``optimize_graph``: cat and its
+    inputs have one scale, on bernoulli marches; it changes nothing on others (document).
     """
-    _check_optimize(optimize_graph, None, "prepare_qat_fx")
     if qconfig_dict is not None and qconfig_setter is not None:
         raise PrepareError("prepare_qat_fx: give qconfig_dict or qconfig_setter, not both")
     names = _preserved(prepare_custom_config_dict)
@@ -96,6 +104,8 @@ def prepare_qat_fx(
         fuse_mode=fuse_mode,
     )
     preserve(result, model, names)
+    if _shares_scales(optimize_graph):
+        share_cat_scales(result)
     checked: PreparedModel = _checked(result, example_inputs, verbose, "prepare_qat_fx")
     return checked
 
@@ -176,14 +186,9 @@ def _checked(model: Any, example_inputs: Any, verbose: int, where: str) -> Any:
     return model
 
 
-def _check_optimize(optimize_graph: bool, optimize_kwargs: Any, where: str) -> None:
-    if optimize_kwargs:
-        raise NotImplementedError(f"{where}: optimize_kwargs is not done; leave it out")
-    if optimize_graph and get_march().series == "bernoulli":
-        raise NotImplementedError(
-            f"{where}: optimize_graph (one scale for the inputs and the output of cat) is not done "
-            f"on {get_march()}; on other marches it changes nothing"
-        )
+def _shares_scales(optimize_graph: bool) -> bool:
+    """Whether ``optimize_graph`` means something on the march in force."""
+    return optimize_graph and get_march().series == BERNOULLI
 
 
 def _preserved(custom: Mapping[str, Any] | None) -> Sequence[str]:

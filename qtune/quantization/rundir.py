@@ -64,7 +64,7 @@ def dtypes_of(model: PreparedModel) -> dict[str, dict[str, str]]:
     plans = {} if model.resolution is None else model.resolution.plans
     found = {op.name: {OPERATOR: str(Float.OPERATOR)} for op in model.float_ops}
     for node, op in model.operators():
-        if op.name in found:
+        if op.name in found or (plans and op.name not in plans):  # what works on constants
             continue
         found[op.name] = _input_dtypes(op, node, known)
         if op.weight_fake_quant is not None:

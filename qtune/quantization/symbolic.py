@@ -226,6 +226,7 @@ _BY_ATTRIBUTE: Mapping[str, Callable[[Any], Iterator[Template]]] = MappingProxyT
         "in_channels": lambda m: _images(m.in_channels, len(m.kernel_size)),
         "in_features": lambda m: _features(m.in_features),
         "num_features": lambda m: _normalized(m.num_features),
+        "num_parameters": lambda m: _normalized(m.num_parameters),
         "num_channels": lambda m: _normalized(m.num_channels),
         "normalized_shape": lambda m: _features(*m.normalized_shape),
         "num_embeddings": _indices,

@@ -68,5 +68,7 @@ def _rows(ops: Operators, nodes: Sequence[fx.Node]) -> list[tuple[str, str]]:
         op = ops.op(node)
         calls = len(ops.graph.find_nodes(op="call_module", target=str(node.target)))
         name = str(node.meta["name"]) + (SHARED if calls > 1 else "")
-        rows.append((name, "" if op is None else op.float_type))
+        kind = "" if op is None else op.float_type
+        is_class = kind.rpartition(".")[2][:1].isupper()
+        rows.append((name, f"<class '{kind}'>" if is_class else kind))
     return rows

@@ -59,7 +59,11 @@ class PACTFakeQuantize(LearnedFakeQuantize):
         super()._keep_positive()
         alpha, scale = self._parameters.get("alpha"), self._buffers.get("scale")
         if alpha is not None and scale is not None and not alpha.is_meta:
-            self._buffers["scale"] = alpha.detach() / -self.quant_min
+            follows = alpha.detach() / -self.quant_min
+            if scale.shape == follows.shape and scale.device == follows.device:
+                scale.copy_(follows)
+            else:
+                self._buffers["scale"] = follows
 
     @torch.no_grad()
     def _store_scale(self, scale: torch.Tensor) -> None:

@@ -102,3 +102,22 @@ def test_infinities_saturate_and_nan_adds_nothing():
 def test_scales_that_do_not_fit_are_refused():
     with pytest.raises(ArgumentError, match="2 scales do not fit axis 0"):
         learned_fake_quantize(torch.ones(3, 2), torch.ones(2), *GRID, 0)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("inside", [True, False])
+def test_tensors_of_many_blocks_have_the_same_gradients(layout, inside):
+    torch.manual_seed(0)
+    x = (torch.randn(2, 8, 90, 100) * 3).to(memory_format=layout).requires_grad_()
+    x.data[0, 0, 0, :3] = torch.tensor([math.inf, -math.inf, math.nan])
+    g = torch.randn(2, 8, 90, 100).to(memory_format=layout)
+    scale = torch.tensor([0.02], requires_grad=True)
+    learned_fake_quantize(x, scale, *GRID, inside=inside).backward(g)
+    twin = torch.full((8,), 0.02, requires_grad=True)
+    other = x.detach().contiguous().requires_grad_()
+    learned_fake_quantize(other, twin, *GRID, 1, inside=inside).backward(g.contiguous())
+    assert torch.equal(x.grad, other.grad)
+    # one float32 rounding of each channel's sum
+    torch.testing.assert_close(
+        scale.grad[0], twin.grad.double().sum().float(), rtol=1e-5, atol=0.01
+    )

@@ -172,3 +172,45 @@ def test_the_graph_is_left_as_it_is() -> None:
     assert find_groups(graph, rules) == FusionResult()
     assert str(graph) == before
     assert torch.is_grad_enabled()
+
+
+def test_a_group_goes_through_nodes_that_pass_their_input_on() -> None:
+    def build(graph: fx.Graph, call: Callable[..., fx.Node]) -> None:
+        y = call("same1", call("bn", call("conv", graph.placeholder("x"))))
+        graph.output(call("relu", call("same2", y)))
+
+    def passes(node: fx.Node) -> bool:
+        return str(node.target).startswith("same")
+
+    groups, _ = search(build, passes=passes)
+    assert groups == [["conv", "bn", "same1", "same2", "relu"]]
+    assert search(build)[0] == [["conv", "bn"]]
+
+
+def test_a_passed_value_that_is_used_elsewhere_ends_the_group() -> None:
+    def build(graph: fx.Graph, call: Callable[..., fx.Node]) -> None:
+        y = call("same", call("bn", call("conv", graph.placeholder("x"))))
+        graph.output((call("relu", y), y))
+
+    groups, result = search(build, passes=lambda node: node.target == "same")
+    assert groups == [["conv", "bn"]]
+    assert "used elsewhere" in result.unfused[0].reason
+
+
+def test_a_question_about_the_shape_is_no_use() -> None:
+    def build(graph: fx.Graph, call: Callable[..., fx.Node]) -> None:
+        y = call("conv", graph.placeholder("x"))
+        graph.call_function(getattr, (y, "ndim")).meta["kind"] = "value"
+        graph.call_method("size", (y, 0)).meta["kind"] = "size"
+        graph.output(call("relu", y))
+
+    assert search(build)[0] == [["conv", "relu"]]
+
+
+def test_a_question_about_the_values_is_a_use() -> None:
+    def build(graph: fx.Graph, call: Callable[..., fx.Node]) -> None:
+        y = call("conv", graph.placeholder("x"))
+        graph.call_method("item", (y,)).meta["kind"] = "value"
+        graph.output(call("relu", y))
+
+    assert search(build)[0] == []

@@ -122,7 +122,7 @@ def test_in_place_changes_stay_in_their_branch() -> None:
             return self.conv2(y)
 
     model, x = Model().eval(), torch.randn(2, 3, 6, 6)
-    examples = [Inputs(x, True), Inputs(x, False)]
+    examples = [(x, True), (x, False)]
     p = prep(model, examples)
     off(p)
     for inputs in examples:
@@ -130,4 +130,5 @@ def test_in_place_changes_stay_in_their_branch() -> None:
     calib(p, examples)
     for inputs in examples:
         expected = run(model, inputs)
-        assert distance(run(p, inputs), expected) <= 0.03 * float(expected.abs().max())
+        # about one step of 1/127.5 for each of the four to six operators of the path
+        assert distance(run(p, inputs), expected) <= 0.05 * float(expected.abs().max())

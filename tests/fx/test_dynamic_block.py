@@ -14,7 +14,6 @@ from qtune.errors import ArgumentError, GuardError
 from qtune.fx.jit_scheme import Tracer
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
 from qtune.quantization.hbdk4 import export
-
 from tests.capture.replay import assert_same_call
 
 
@@ -115,7 +114,9 @@ def test_calibrated_rounds_are_near_the_float_model_and_export() -> None:
     with torch.no_grad():
         for gain in GAINS:
             # the norm is folded: 1e-5 relative (numerics.md section 5), more after several rounds
-            torch.testing.assert_close(prepared(image(gain)), model(image(gain)), rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(
+                prepared(image(gain)), model(image(gain)), rtol=1e-4, atol=1e-6
+            )
         set_fake_quantize(prepared, FakeQuantState.CALIBRATION)
         for gain in GAINS:
             prepared(image(gain))

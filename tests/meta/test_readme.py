@@ -19,7 +19,19 @@ from .conftest import ROOT
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
 JOINED = [
     ROOT / "docs" / name
-    for name in ("bpu.md", "compiler.md", "getting-started.md", "onnx.md", "qconfig.md")
+    for name in (
+        "bpu.md",
+        "capture.md",
+        "compiler.md",
+        "deploy.md",
+        "eager-and-fx.md",
+        "fake_quantizers.md",
+        "getting-started.md",
+        "observers.md",
+        "onnx.md",
+        "qconfig.md",
+        "training.md",
+    )
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 PRELUDE = """

@@ -35,7 +35,11 @@ class Warped(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.to_grid, self.last = nn.Conv2d(3, 4, 1), nn.Linear(4, 2), nn.Conv2d(4, 2, 1)
+        self.first, self.to_grid, self.last = (
+            nn.Conv2d(3, 4, 1),
+            nn.Linear(4, 2),
+            nn.Conv2d(4, 2, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.first(x))
@@ -62,10 +66,10 @@ class Floating(nn.Module):
         super().__init__()
         self.conv, self.odd, self.head = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2, 1)
         self.odd.qconfig = None  # type: ignore[assignment]
-        self.pool = nn.MaxPool2d(2)
+        self.pool, self.norm = nn.MaxPool2d(2), nn.GroupNorm(2, 4)  # its weight is reshaped
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        y = self.pool(F.relu(self.conv(x)))
+        y = self.norm(self.pool(F.relu(self.conv(x))))
         z = self.head(torch.sigmoid(self.odd(y)))
         return z, z.argmax(1), torch.relu(self.conv(x))
 

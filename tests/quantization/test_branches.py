@@ -158,9 +158,7 @@ def test_only_the_exported_task_has_to_be_calibrated() -> None:
     set_fake_quantize(prepared, FakeQuantState.CALIBRATION)
     run(prepared, SEG)
     set_fake_quantize(prepared, FakeQuantState.VALIDATION)
-    assert torch.equal(
-        hbdk4.export(prepared, SEG)[0](image())["seg"], run(prepared, SEG)["seg"]
-    )
+    assert torch.equal(hbdk4.export(prepared, SEG)[0](image())["seg"], run(prepared, SEG)["seg"])
     with pytest.raises(NotCalibratedError, match=r"heads\.det"):
         hbdk4.export(prepared, DET)
     with pytest.raises(NotCalibratedError, match=r"heads\.det|relu_1"):

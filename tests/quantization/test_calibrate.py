@@ -21,13 +21,14 @@ from qtune.quantization import (
     QconfigSetter,
     auto_calibrate,
     freeze_qat_module,
+    get_default_qconfig,
     get_qconfig,
     load_observer_params,
     operators_in,
     prepare,
     set_fake_quantize,
 )
-from qtune.quantization.observer_v2 import MinMaxObserver, MSEObserver
+from qtune.quantization.observer_v2 import HistogramObserver, MinMaxObserver, MSEObserver
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
 
 from .flow import op, prep, run, s8, scales
@@ -96,8 +97,9 @@ def test_an_interrupted_calibration_leaves_the_model_as_it_was(calibrated_before
     assert same(everything(auto_calibrate(p, [X])), everything(twin))
 
 
-def test_what_an_observer_counts_is_undone_as_well() -> None:
-    qconfig = get_qconfig(MSEObserver)
+@pytest.mark.parametrize("observer", [MSEObserver, HistogramObserver])
+def test_what_an_observer_counts_is_undone_as_well(observer: type[MSEObserver]) -> None:
+    qconfig = get_qconfig(observer)
     p = prepare(TwoHeads(), X, QconfigSetter(qconfig, [ModuleNameTemplate({"": "qint8"})]))
     with pytest.raises(KeyboardInterrupt):
         auto_calibrate(p, interrupted_loader())
@@ -106,6 +108,11 @@ def test_what_an_observer_counts_is_undone_as_well() -> None:
     for model in (p, fresh):
         auto_calibrate(model, [X, X * 2])
     assert all(torch.equal(v, scales(fresh)[key]) for key, v in scales(p).items())
+
+
+def test_a_float_model_is_not_calibrated_by_mistake() -> None:
+    with pytest.raises(PrepareError, match="Head holds no fake-quantize; pass what prepare"):
+        auto_calibrate(Head(), [X])
 
 
 def test_progress_is_shown_on_a_terminal_only(capfd: pytest.CaptureFixture[str]) -> None:
@@ -198,6 +205,21 @@ def test_a_frozen_part_stays_while_the_rest_trains(mode: str) -> None:
     assert all(q.scale.numel() for _, _, q in iter_stubs(p))
     assert inside.isdisjoint(head_scales(p, "right"))
     assert all(v.grad is not None for v in operators_in(p, "right").parameters())
+
+
+@pytest.mark.parametrize("kind", ["lsq", "pact"])
+def test_a_frozen_learned_scale_survives_calibration_of_the_model(kind: str) -> None:
+    model = TwoHeads()
+    model.qconfig = get_default_qconfig(activation_fake_quant=kind, weight_fake_quant=kind)
+    p = auto_calibrate(prepare(model, X), [X])
+    with torch.no_grad():
+        for quantizer in (q for _, _, q in iter_stubs(p)):
+            quantizer.get_parameter("scale" if kind == "lsq" else "alpha").mul_(1.5)
+    freeze_qat_module(operators_in(p, "backbone", "left"))
+    before = head_scales(p, "backbone") | head_scales(p, "left")
+    auto_calibrate(p, [X * 3])
+    after = scales(p)
+    assert all(torch.equal(after[key], value) for key, value in before.items())
 
 
 def test_freezing_what_has_no_scale_names_it() -> None:

@@ -338,9 +338,6 @@ def test_an_operator_the_march_cannot_run_is_named() -> None:
         ({"example_inputs": 3}, PrepareError, "no tensor among the example inputs"),
         ({"example_inputs": X, "qconfig_setter": 3}, QconfigError, "must be a QconfigSetter"),
         ({"example_inputs": X, "method": "jit"}, PrepareError, "must be a PrepareMethod"),
-        ({"example_inputs": X, "method": PrepareMethod.EAGER}, NotImplementedError, "EAGER"),
-        ({"example_inputs": X, "method": PrepareMethod.SYMBOLIC}, NotImplementedError, "SYMBOLIC"),
-        ({"example_inputs": [X, X]}, NotImplementedError, "several example inputs"),
     ],
 )
 def test_unusable_arguments(arguments: dict[str, Any], error: type[Exception], text: str) -> None:

@@ -1,7 +1,7 @@
 """Runs every architecture of the zoos that are installed: ``python -m tests.zoo [names]``.
 
-``--page FILE`` writes the table; ``--zoo timm`` takes one zoo; ``--log FILE`` keeps results of
-finished architectures, so that a second call goes on where the first stopped.
+``--zoo timm`` takes one zoo; ``--log FILE`` keeps the results of finished architectures, so that
+a second call goes on where the first stopped; ``--page FILE`` writes what the log holds as a page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 
 from qtune import March, set_march
 
-from .runner import run
+from .page import page
+from .runner import Result, run
 from .zoos import ZOOS
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="only architectures whose name holds one of these")
     parser.add_argument("--zoo", choices=ZOOS, action="append", help="only this zoo")
     parser.add_argument("--log", type=Path, help="append results as lines of JSON")
+    parser.add_argument("--page", type=Path, help="write the table of all results of --log")
     parser.add_argument("--trace", action="store_true", help="print the traceback of a failure")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -36,19 +38,24 @@ def main() -> None:
             if (zoo, architecture.name) in known:
                 continue
             result = run(architecture)
-            line = "ok  " if result.passed else "FAIL"
-            print(
-                f"{line} {zoo:12} {result.name:34} {result.equal:8} sizes {result.sizes} refused "
-                f"{len(result.refused)} ops {result.operators} float {len(result.floats)} "
-                f"capture {result.capture_s:.1f} prepare {result.prepare_s:.1f} "
-                f"total {result.total_s:.1f} {result.step}: {result.problem[:300]}",
-                flush=True,
-            )
+            print(_line(zoo, result), flush=True)
             if options.trace and result.error is not None:
                 traceback.print_exception(result.error)
             if options.log:
                 with options.log.open("a") as file:
                     file.write(json.dumps({"zoo": zoo, **result.to_dict()}) + "\n")
+    if options.page:
+        options.page.write_text(page([json.loads(x) for x in options.log.read_text().splitlines()]))
+
+
+def _line(zoo: str, result: Result) -> str:
+    word = "ok" if result.passed else "refused" if result.is_refusal else "FAIL"
+    return (
+        f"{word:7} {zoo:12} {result.name:34} {result.equal:8} sizes {result.sizes} refused "
+        f"{len(result.refused)} ops {result.operators} float {len(result.floats)} "
+        f"capture {result.capture_s:.1f} prepare {result.prepare_s:.1f} "
+        f"total {result.total_s:.1f} {result.step}: {result.problem[:300]}"
+    )
 
 
 def _done(log: Path | None) -> set[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,8 +16,9 @@ from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs, as_inputs
 from qtune.capture.recorder import capture
 from qtune.capture.structure import flatten
-from qtune.errors import GuardError
+from qtune.errors import GuardError, QtuneError
 from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat.op import iter_ports
 from qtune.quantization import FakeQuantState, auto_calibrate, prepare, set_fake_quantize
 
 RTOL = 1e-5
@@ -43,7 +45,8 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it. ``step``: the one that failed, else empty; ``problem``: how.
+    """What came of it. ``step``: the one that failed, else empty; ``problem``: how; ``is_refusal``:
+    qtune said before any result that it has no form for the model.
 
     ``sizes`` and ``refused``: other inputs that gave the float model's result, and those that a
     guard refused. ``equal``: how the ``_FLOAT`` state compares: ``bits``, ``1e-5``, ``float64``.
@@ -53,6 +56,7 @@ class Result:
     name: str
     step: str = ""
     problem: str = ""
+    is_refusal: bool = False
     equal: str = ""
     sizes: int = 0
     refused: tuple[str, ...] = ()
@@ -82,16 +86,31 @@ def run(architecture: Architecture) -> Result:
     facts: dict[str, Any] = {"name": architecture.name}
     started = time.perf_counter()
     try:
-        for step, work in _STEPS.items():
-            facts["step"] = step
-            work(architecture, facts)
+        with _torch_layers_as_written():
+            for step, work in _STEPS.items():
+                facts["step"] = step
+                work(architecture, facts)
         facts["step"] = ""
     except Exception as error:  # the result says what happened
         facts["problem"] = f"{type(error).__name__}: {error}"
+        facts["is_refusal"] = isinstance(error, NotImplementedError | QtuneError)
         facts["error"] = error
     facts["total_s"] = time.perf_counter() - started
     kept = {field.name for field in fields(Result)}
     return Result(**{key: value for key, value in facts.items() if key in kept})
+
+
+@contextmanager
+def _torch_layers_as_written() -> Iterator[None]:
+    """Without the fast path of nn.TransformerEncoder and nn.MultiheadAttention in eval mode: it has
+    other last bits, and zeros at padded positions, so that what reads them differs.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _build(architecture: Architecture, facts: dict[str, Any]) -> None:
@@ -151,7 +170,8 @@ def prepared_model(model: nn.Module, example: Any) -> PreparedModel:
 
 
 def _calibrate(architecture: Architecture, facts: dict[str, Any]) -> None:
-    auto_calibrate(facts["prepared"], [facts["calls"][0]])
+    if next(iter_ports(facts["prepared"]), None) is not None:  # else all of it stays float
+        auto_calibrate(facts["prepared"], [facts["calls"][0]])
 
 
 def _float_state(architecture: Architecture, facts: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .runner import Architecture
-from .torchvision_stub import install
+from .torchvision_stub import stubbed
 
 PAIRS = [
     ("Unet", "tu-resnet18"),
@@ -40,7 +40,7 @@ SIZES: Mapping[str, int] = {"tu-swin_tiny_patch4_window7_224": 224, "tu-vit_tiny
 def architectures() -> Iterator[Architecture]:
     """All of them. Needs segmentation-models-pytorch and timm."""
     for decoder, encoder in PAIRS:
-        size = SIZES.get(encoder, 64)
+        size = 128 if decoder == "PAN" else SIZES.get(encoder, 64)  # it pools 8 times
         others = [(3, size)] if encoder in SIZES else [(3, size), (1, 2 * size)]
         yield Architecture(
             name=f"{decoder} {encoder}",
@@ -55,9 +55,9 @@ def _images(count: int, size: int) -> Tensor:
 
 
 def _build(decoder: str, encoder: str) -> nn.Module:
-    install()
-    import segmentation_models_pytorch as smp
+    with stubbed():
+        import segmentation_models_pytorch as smp
 
-    cls = getattr(smp, decoder)
-    model: nn.Module = cls(encoder_name=encoder, encoder_weights=None, classes=3)
+        cls = getattr(smp, decoder)
+        model: nn.Module = cls(encoder_name=encoder, encoder_weights=None, classes=3)
     return model

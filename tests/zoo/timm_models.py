@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .runner import Architecture
-from .torchvision_stub import install
+from .torchvision_stub import stubbed
 
 SMALL = [
     "convmixer_768_32",
@@ -201,8 +201,8 @@ def _images(count: int, height: int, width: int) -> Tensor:
 
 
 def _build(name: str, options: dict[str, Any]) -> nn.Module:
-    install()
-    import timm
+    with stubbed():
+        import timm
 
-    model: nn.Module = timm.create_model(name, pretrained=False, **options)
+        model: nn.Module = timm.create_model(name, pretrained=False, **options)
     return model

@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -58,18 +60,29 @@ class _Stub(ModuleType):
         return value
 
 
-def install() -> None:
-    """Put the stub where torchvision is not installed. Again is without effect."""
+@contextmanager
+def stubbed() -> Iterator[None]:
+    """The stub is in the place of torchvision until the block ends, where none is installed."""
     if "torchvision" in sys.modules or importlib.util.find_spec("torchvision") is not None:
+        yield
         return
-    for name in MODULES:
-        module = _Stub(name)
+    try:
+        sys.modules.update(_modules())
+        yield
+    finally:
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+
+def _modules() -> dict[str, _Stub]:
+    made = {name: _Stub(name) for name in MODULES}
+    for name, module in made.items():
         module.__spec__ = ModuleSpec(name, None, is_package=True)
         module.__path__ = []
-        sys.modules[name] = module
         owner, _, short = name.rpartition(".")
         if owner:
-            setattr(sys.modules[owner], short, module)
+            setattr(made[owner], short, module)
     for name in ("torchvision.transforms", "torchvision.transforms.functional"):
-        sys.modules[name].InterpolationMode = InterpolationMode  # type: ignore[attr-defined]
-    sys.modules["torchvision"].__version__ = "0.0"  # type: ignore[attr-defined]
+        made[name].InterpolationMode = InterpolationMode
+    made["torchvision"].__version__ = "0.0"
+    return made

@@ -12,7 +12,7 @@ from torch import nn
 from qtune.capture.inputs import Inputs
 
 from .runner import Architecture
-from .torchvision_stub import install
+from .torchvision_stub import stubbed
 from .transformers_text import SEQ2SEQ, TEXT
 from .transformers_vision import DETECTORS, IMAGES, PAIRS, SOUND, SPECTRA
 
@@ -80,9 +80,9 @@ def _ids(count: int, length: int) -> torch.Tensor:
 
 
 def _build(name: str, options: Mapping[str, Any]) -> nn.Module:
-    install()
-    import transformers
+    with stubbed():
+        import transformers
 
-    cls = getattr(transformers, name)
-    model: nn.Module = cls(cls.config_class(**options))
+        cls = getattr(transformers, name)
+        model: nn.Module = cls(cls.config_class(**options))
     return model

@@ -80,7 +80,6 @@ TEXT: Mapping[str, Options] = {
     "MegatronBertModel": BERT,
     "MobileBertModel": {**BERT, "embedding_size": 32, "intra_bottleneck_size": 32},
     "ModernBertModel": {**BERT, "pad_token_id": 0},
-    "NystromformerModel": {**BERT, "num_landmarks": 4, "segment_means_seq_len": 16},
     "RemBertModel": {**BERT, "input_embedding_size": 16, "output_embedding_size": 16},
     "RoFormerModel": {**BERT, "embedding_size": 32},
     "RobertaModel": BERT,

@@ -37,19 +37,18 @@ IMAGES: Mapping[str, tuple[int, Options]] = {
     "BeitModel": (32, VIT),
     "ConvNextModel": (64, CONV),
     "ConvNextV2Model": (64, CONV),
-    "CvtModel": (64, {"embed_dim": (16, 32, 48), "num_heads": (1, 2, 3), "depth": (1, 1, 1)}),
     "Data2VecVisionModel": (32, VIT),
     "DeiTModel": (32, VIT),
     "Dinov2Model": (32, VIT),
-    "DepthAnythingForDepthEstimation": (
-        56,
-        {"neck_hidden_sizes": (8, 16, 24, 32), "reassemble_hidden_size": 32},
-    ),
-    "EfficientNetModel": (64, {"width_coefficient": 0.5, "depth_coefficient": 0.5}),
     "FocalNetModel": (64, {**STAGES, "focal_levels": (1, 1, 1, 1), "focal_windows": (3, 3, 3, 3)}),
     "GLPNForDepthEstimation": (
         64,
-        {"hidden_sizes": (8, 16, 32, 64), "depths": (1, 1, 1, 1), "decoder_hidden_size": 16},
+        {
+            "hidden_sizes": (8, 16, 32, 64),
+            "num_attention_heads": (1, 1, 2, 2),
+            "depths": (1, 1, 1, 1),
+            "decoder_hidden_size": 16,
+        },
     ),
     "HieraModel": (
         64,
@@ -83,8 +82,23 @@ IMAGES: Mapping[str, tuple[int, Options]] = {
     ),
     "MobileViTV2Model": (64, {"image_size": 64, "width_multiplier": 0.25}),
     "PoolFormerModel": (64, {"hidden_sizes": (8, 16, 24, 32), "depths": (1, 1, 1, 1)}),
-    "PvtModel": (64, {"image_size": 64, "hidden_sizes": (8, 16, 24, 32), "depths": (1, 1, 1, 1)}),
-    "PvtV2Model": (64, {"hidden_sizes": (8, 16, 24, 32), "depths": (1, 1, 1, 1)}),
+    "PvtModel": (
+        64,
+        {
+            "image_size": 64,
+            "hidden_sizes": (8, 16, 24, 32),
+            "num_attention_heads": (1, 1, 2, 2),
+            "depths": (1, 1, 1, 1),
+        },
+    ),
+    "PvtV2Model": (
+        64,
+        {
+            "hidden_sizes": (8, 16, 24, 32),
+            "num_attention_heads": (1, 1, 2, 2),
+            "depths": (1, 1, 1, 1),
+        },
+    ),
     "RegNetModel": (
         64,
         {
@@ -128,15 +142,6 @@ IMAGES: Mapping[str, tuple[int, Options]] = {
     ),
     "YolosForObjectDetection": (32, {**VIT, "image_size": (32, 32), "num_detection_tokens": 5}),
     "UperNetForSemanticSegmentation": (64, {"hidden_size": 16}),
-    "DPTForDepthEstimation": (
-        32,
-        {
-            **VIT,
-            "backbone_out_indices": (0, 1, 0, 1),
-            "neck_hidden_sizes": (8, 8, 8, 8),
-            "fusion_hidden_size": 16,
-        },
-    ),
 }
 """Take images of the given size."""
 

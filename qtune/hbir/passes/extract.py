@@ -23,7 +23,12 @@ def extract_function(
     stay codes: the new inputs are fed integers where the value holds integers.
     """
     result = from_bytes(HbirModule(function.model).to_bytes())
-    model = result.model
+    cut_out(result.model, input_names, output_names)
+    return from_bytes(HbirModule(result.model).to_bytes())
+
+
+def cut_out(model: ir.Model, input_names: Sequence[str], output_names: Sequence[str]) -> None:
+    """:func:`extract_function` on ``model`` itself, which is changed."""
     sources = [_value(model, name) for name in _texts("input_names", input_names)]
     outputs = [_value(model, name) for name in _texts("output_names", output_names)]
     nodes = _between(model, sources, outputs)
@@ -39,7 +44,6 @@ def extract_function(
         descs[kind] = {k: v for k, v in descs.get(kind, {}).items() if k in names}
     model.metadata_props[META_DESCS] = json.dumps(descs)
     renew_functions(model)
-    return from_bytes(HbirModule(model).to_bytes())
 
 
 def _texts(what: str, names: Sequence[str]) -> Sequence[str]:

@@ -6,12 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from qtune.errors import PrepareError
 from qtune.nn.qat.op import QATOp
 from qtune.ops.registry import find_function
 
 _UNKNOWN = "FloatFunctional"
+
+
+def is_functional(module: nn.Module) -> bool:
+    """Whether ``module`` is a ``FloatFunctional``: torch's or one of ours."""
+    return any(cls.__name__ == "FloatFunctional" for cls in type(module).__mro__)
 
 
 class FloatFunctional(QATOp):
@@ -66,6 +72,7 @@ class FloatFunctional(QATOp):
         """``relu(x + y)``; the sum before the relu has no scale of its own."""
         if "sum" not in self._modules:
             self.sum = QATOp("add", f"{self.name}.sum", float_type=_UNKNOWN)
+            self.sum.group = self.group = self.group or self.name
         return self._run(torch.relu, self.sum(x, y))
 
     def _run(self, function: Callable[..., Any], *args: Any) -> Any:

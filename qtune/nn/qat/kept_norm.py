@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qtune.arith.quantize import SMALLEST_SCALE
+from qtune.arith.quantize import SMALLEST_SCALE, ZERO_RANGE_SCALE
 from qtune.arith_fast.fake_quantize import fake_quantize
 from qtune.nn.qat.grids import BIAS, bias_on_grid
 from qtune.ops.gemm.channels import channel_unview, channel_view
@@ -77,7 +77,7 @@ class KeptNorm:
     def fold(self, values: list[Any], attrs: Mapping[str, Any]) -> None:
         """Put ``W'`` and ``b'`` among the GEMM's operands; ``b'`` on its grid from level 1 on."""
         places = self.gemm.weight_index, self.gemm.spec.roles.index(BIAS)
-        weight, bias = self.folded(*(values[place] for place in places), attrs)
+        weight, bias = self.folded(values[places[0]], values[places[1]], attrs)
         if self.gemm.grid_sources:
             bias = bias_on_grid(self.gemm, bias, self.folded_scale())
         for place, value in zip(places, (weight, bias), strict=True):
@@ -95,12 +95,16 @@ class KeptNorm:
         return result.contiguous() if self.gemm.fake_quantizes_weight else result
 
     def folded_scale(self) -> torch.Tensor:
-        """The weight's scale after folding: ``s``, with WithBN ``s * abs(f)``; float32 [C]."""
-        scale = self._quantizer.scale.detach()
+        """The weight's scale after folding: ``s``, with WithBN ``s * abs(f)``; float32 [C].
+
+        0 becomes 2**-23, the scale of a tensor of zeros.
+        """
+        scale: torch.Tensor = self._quantizer.scale.detach()
         if self.reverse:
             return scale
-        folded = scale.double() * self.form().factor.detach().abs()
-        return folded.float().clamp(min=VANISHING)
+        folded: torch.Tensor = scale.double() * self.form().factor.detach().abs()
+        zero = torch.full_like(folded, float(ZERO_RANGE_SCALE))
+        return torch.where(folded == 0, zero, folded.clamp(min=VANISHING)).float()
 
     @property
     def _quantizer(self) -> Any:
@@ -126,8 +130,9 @@ class KeptNorm:
         factor = self.form().factor.detach()
         vanishes = factor.abs() < VANISHING
         safe = torch.where(vanishes, 1.0, factor)
-        quantized = self._quantizer(scale_channels(view, factor, axis))
-        if not self.gemm.fake_quantizes_weight:
+        folded = scale_channels(view, factor, axis)
+        quantized = self._quantizer(folded)
+        if quantized is folded:  # passed on as it is: no rounding by f and back either
             return view
         shape = [1] * view.dim()
         shape[axis] = -1

@@ -84,6 +84,7 @@ class FrozenOp(QATOp):
 
     def __init__(self, op: QATOp) -> None:
         QATOp.__init__(self, op.op, op.name, op.attrs, float_type=op.float_type)
+        del self.qconfig  # the module that holds it has it
         self.consistency_level = op.consistency_level
         self.call_form = op.call_form
         if hasattr(op, TABLE_OPTIONS):
@@ -134,8 +135,11 @@ class FrozenOp(QATOp):
         grid: Any = self._weight_grid
         groups = self.weight_groups(self.attrs)
         view = channel_view(weight.float(), groups).cpu().numpy()
-        codes = stored(quantize(view, grid.scale.cpu().numpy(), grid.dtype, grid.ch_axis), grid.dtype)
-        return channel_unview(torch.from_numpy(codes), groups).contiguous().to(weight.device)
+        codes = stored(
+            quantize(view, grid.scale.cpu().numpy(), grid.dtype, grid.ch_axis), grid.dtype
+        )
+        result: torch.Tensor = channel_unview(torch.from_numpy(codes), groups)
+        return result.contiguous().to(weight.device)
 
     def param(self, role: str) -> Any:
         """The real numbers that fill a role; a quantized weight is ``codes * scale``."""
@@ -187,5 +191,5 @@ def tabled(op: FrozenOp, source: TableSource | None) -> FrozenOp:
         return op
     own: Any = op.input_fake_quants.get("0")
     if isinstance(own, Grid):
-        source = TableSource(own)  # type: ignore[arg-type]
+        source = TableSource(own)
     return op if source is None else FrozenTable(make_table(op, source))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from qtune.errors import ArgumentError
@@ -98,8 +97,8 @@ def _run(name: str, spec: OpSpec, bound: Bound) -> Any:
 
 def _common_grid(operands: Sequence[Any]) -> Grid | None:
     """The one grid of all operands that are tensors, if they have one."""
-    tensors = [item for item in operands if isinstance(item, Tensor)]
-    if not all(isinstance(item, QTensor) for item in tensors):
+    tensors = [item for item in operands if isinstance(item, QTensor)]
+    if any(isinstance(item, Tensor) and not isinstance(item, QTensor) for item in operands):
         return None
     grids = {(item.dtype, item.scales) for item in tensors}
     first = tensors[0]

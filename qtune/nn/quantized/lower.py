@@ -17,17 +17,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 from qtune.bpu.convert import convert
 from qtune.errors import ExportError
 from qtune.hbir.builder import META_BATCH, META_OP, META_STAGE, GraphBuilder
+from qtune.hbir.constants import Constant, real_data
 from qtune.hbir.example import Example
 from qtune.hbir.export import level_facts
 from qtune.hbir.lowering import Lowering, onnx_type
-from qtune.hbir.constants import Constant, real_data
 from qtune.hbir.module import META_INPUTS, META_OUTPUTS, HbirModule
-from qtune.hbir.passes.extract import extract_function
+from qtune.hbir.passes.extract import cut_out
 from qtune.nn.qat.op import QATOp
 from qtune.nn.quantized.call import OpCall
 from qtune.nn.quantized.frozen import Grid
 from qtune.nn.quantized.program import PackedProgram, pack
-from qtune.nn.quantized.qtensor import QTensor, untraced
+from qtune.nn.quantized.qtensor import QTensor
 
 _OPERAND, _RESULT = "_operand_", "_result_"
 
@@ -40,7 +40,7 @@ def program_of_call(
     ``constants``: places among the operands whose tensors no input of the model decides; they
     become constants of the program. ``march`` and ``level`` are those of the model.
     """
-    with untraced(), torch.no_grad(), _disable_current_modes():
+    with _disable_current_modes():
         return _Draft(call, constants, march, level).program()
 
 
@@ -80,7 +80,8 @@ class _Draft:
         self.root.graph = self.graph
         integer = convert(self._lowered(), self.march)
         outputs = [_before_dequantize(value) for value in integer.model.graph.outputs]
-        return pack(extract_function(integer[0], self.sources, outputs), self.name)
+        cut_out(integer.model, self.sources, outputs)
+        return pack(HbirModule(integer.model), self.name)
 
     def _operand(self, place: int, value: Any) -> Any:
         """The mini model's node for an operand, or the plain value."""
@@ -112,7 +113,8 @@ class _Draft:
             self.root.add_module(path, member)
             args, kwargs = self.call.wiring.resolve(index, operands, made)
             made.append(self._call(path, member.name, self.name, args, kwargs))
-        return made[-1]
+        last: fx.Node = made[-1]
+        return last
 
     def _call(self, path: str, name: str, group: str, args: Any, kwargs: Any) -> fx.Node:
         node = self.graph.call_module(path, args, kwargs)
@@ -145,4 +147,3 @@ def _before_dequantize(value: ir.Value) -> str:
         source = node.inputs[0]
         return (source.name if source is not None else value.name) or ""
     return value.name or ""
-

@@ -17,7 +17,7 @@ from qtune.nn.quantized.frozen import FrozenOp, Grid, freeze, tabled
 from qtune.nn.quantized.lower import fed_tensors, program_of_call
 from qtune.nn.quantized.program import PackedProgram, ResultGrid
 from qtune.nn.quantized.qtensor import QTensor, plain_shape, untraced
-from qtune.nn.quantized.unquantized import is_float, run_float, run_folded
+from qtune.nn.quantized.unquantized import is_float, is_plain, run_float, run_folded
 from qtune.nn.quantized.wiring import Wiring
 from qtune.nn.table import TableSource
 from qtune.ops.spec import Rule
@@ -96,7 +96,7 @@ class QuantizedOp(nn.Module):
         if call.group and call.group != self.name:
             return call
         tensors = {i for i, v in enumerate(call.operands) if isinstance(v, torch.Tensor)}
-        if is_float(call):
+        if is_float(call) and not is_plain(call):
             return run_float(call)
         if tensors <= self.constants:
             return run_folded(call)
@@ -121,20 +121,20 @@ class QuantizedOp(nn.Module):
     def _run_call(self, call: OpCall) -> Any:
         source = _source(call.operands)
         key = str((call.wiring.calls, _kind(call.operands, self.constants), _told(source)))
-        packed = self._programs.get(key)
-        if packed is None:
-            if len(self._programs) >= _PROGRAMS:
+        if key not in self._programs:
+            while len(self._programs) >= _PROGRAMS:
                 self._programs.pop(next(iter(self._programs)))
-            with_tables = tuple(tabled(member, source) for member in call.members)
-            packed = self._programs[key] = program_of_call(
-                replace(call, members=with_tables),
-                self.constants,
-                self.march,
-                self.consistency_level,
-            )
+            with untraced(), torch.no_grad():
+                self._programs[key] = self._program(call, source)
+        packed = self._programs[key]
         result = run_packed(packed, list(fed_tensors(call.operands, self.constants)))
         _note_source(result, call.members[-1], source)
         return result
+
+    def _program(self, call: OpCall, source: TableSource | None) -> PackedProgram:
+        with_tables = tuple(tabled(member, source) for member in call.members)
+        whole = replace(call, members=with_tables)
+        return program_of_call(whole, self.constants, self.march, self.consistency_level)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Devices can be changed, dtypes can't: a program is integers."""
@@ -147,11 +147,11 @@ class QuantizedOp(nn.Module):
                     "model; .to(device) works"
                 )
         self._programs.clear()
-        return super()._apply(fn, recurse)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._programs.clear()
-        super()._load_from_state_dict(*args, **kwargs)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_programs": {}}

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from qtune.errors import ConvertError
 from qtune.nn.qat.op import QATOp
 from qtune.nn.quantized.qtensor import QTensor
 from qtune.nn.quantized.wiring import Wiring
+from qtune.ops.spec import Rule
 from qtune.quantizers.fake_quantize import FakeQuantize
 
 
@@ -23,15 +23,8 @@ class PreservedOp(nn.Module):
 
     def __init__(self, ops: Sequence[QATOp], wiring: Wiring | None = None) -> None:
         super().__init__()
-        last = ops[-1]
-        keeps = last.activation_post_process is None and last.spec.rule.name == "INPUT_SCALE"
-        if keeps:
-            raise ConvertError(
-                f"set_preserve_qat_mode: {last.name} ({last.op}) keeps the scale of its input and "
-                "has none of its own; choose the operators around it"
-            )
         self.members = nn.ModuleList(ops)
-        self.name = last.name
+        self.name = ops[-1].name
         self.wiring = wiring
         self.eval()
 
@@ -47,11 +40,18 @@ class PreservedOp(nn.Module):
         for index, member in enumerate(self.members):
             args, kwargs = wiring.resolve(index, values, made)
             made.append(member(*args, **kwargs))
+        grid = self._grid(given)
+        return made[-1] if grid is None else QTensor.quantize(made[-1], *grid)
+
+    def _grid(self, operands: Sequence[Any]) -> tuple[Any, Any] | None:
+        """Scale and dtype of the result: its own, or those of the codes that it keeps."""
         last: Any = self.members[-1]
-        quantizer = last.activation_post_process
-        if not isinstance(quantizer, FakeQuantize):
-            return made[-1]
-        return QTensor.quantize(made[-1], quantizer.scale, quantizer.dtype)
+        if isinstance(last.activation_post_process, FakeQuantize):
+            return last.activation_post_process.scale, last.activation_post_process.dtype
+        first = next((value for value in operands if isinstance(value, QTensor)), None)
+        if first is None or last.spec.rule is not Rule.INPUT_SCALE:
+            return None
+        return first.q_scale(), first.dtype
 
     def extra_repr(self) -> str:
         """Name in the model."""
@@ -65,4 +65,3 @@ def is_preserved(ops: Iterable[nn.Module]) -> bool:
 
 PRESERVE = "preserve_qat_mode"
 """Attribute of modules that ``set_preserve_qat_mode`` chose."""
-

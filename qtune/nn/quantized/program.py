@@ -175,4 +175,3 @@ def _shapes_only(
 torch.library.define(OPERATOR, "(Tensor[] inputs, Tensor program, str signature) -> Tensor[]")
 torch.library.impl(OPERATOR, "CompositeExplicitAutograd", run_program)
 torch.library.register_fake(OPERATOR, _shapes_only)
-

@@ -20,11 +20,11 @@ from qtune.ops.quant.codes import stored
 def untraced() -> Iterator[None]:
     """Within the block ``torch.jit.trace`` records nothing: sizes are plain numbers."""
     state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
 
 
 def plain_shape(x: Tensor) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ class QTensor(Tensor):
             scales = torch.as_tensor(scale, dtype=torch.float32).detach().reshape(-1).cpu()
             numbers = tuple(scales.tolist())
             _check(codes, numbers, kind, ch_axis)
-            result: QTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            result: QTensor = Tensor._make_wrapper_subclass(
                 cls, tuple(codes.shape), dtype=torch.float32, device=codes.device
             )
         result._codes, result._scale, result._scales = codes.detach(), scales, numbers
@@ -144,8 +144,8 @@ class QTensor(Tensor):
     def dequantize(self) -> Tensor:
         """The real numbers, float32."""
         scale = self._scale.to(self.device)
-        if self._ch_axis >= 0:
-            scale = scale.reshape(-1, *[1] * (self.dim() - self._ch_axis - 1))
+        after = self.dim() - self._ch_axis - 1
+        scale = scale.reshape(()) if self._ch_axis < 0 else scale.reshape(-1, *[1] * after)
         return self._codes.to(torch.float32) * scale
 
     def with_codes(self, codes: Tensor) -> QTensor:
@@ -154,7 +154,7 @@ class QTensor(Tensor):
         result.table_source = self.table_source
         return result
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         scale = f"{len(self._scales)} scales" if self._ch_axis >= 0 else f"{self._scales[0]:g}"
         return f"QTensor({self._codes}, dtype={self.dtype}, scale={scale})"
 
@@ -178,7 +178,7 @@ class QTensor(Tensor):
         return apply(func, args, dict(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """torch's own kernels know no codes."""

@@ -1,5 +1,4 @@
-"""From a converted or traced model to one integer HBIR module: run it, note its programs, join them.
-"""
+"""From a converted or traced model to one integer module: run it, note and join its programs."""
 
 from __future__ import annotations
 
@@ -45,6 +44,15 @@ _PASSING = frozenset({"aten::detach", "aten::alias", "aten::clone", "aten::conti
 NHWC = "NHWC"
 _NHWC, _NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 """The order of axes that makes NHWC of NCHW, and the way back."""
+_FACTORIES = frozenset(
+    f"aten::{kind}{name}"
+    for kind, names in (
+        ("new_", ("zeros", "ones", "full", "empty")),
+        ("", ("zeros_like", "ones_like", "full_like", "empty_like")),
+    )
+    for name in names
+)
+"""What looks at the shape and dtype of its input only."""
 _LEVELS = (META_CONSISTENCY, META_HIGH_PRECISION)
 
 
@@ -61,15 +69,19 @@ class ProgramCall:
 class _Record:
     calls: list[ProgramCall] = field(default_factory=list)
     foreign: list[tuple[str, Tensor]] = field(default_factory=list)
-    """Results of other torch operators, with the operator."""
+    """Results of other torch operators on data, with the operator."""
+    kept: list[Any] = field(default_factory=list)
+    """Other results, so that no identity comes twice."""
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every program that runs, and what else makes tensors."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, leaves: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.record = _Record()
+        self.data = {id(leaf) for leaf in leaves}
+        """Tensors that inputs decide."""
         self.same: dict[int, Tensor] = {}
 
     def __torch_dispatch__(
@@ -81,16 +93,23 @@ class _Recorder(TorchDispatchMode):
             inputs, program, signature = args
             call = ProgramCall(module_of(program, signature), list(inputs), list(result))
             self.record.calls.append(call)
+            self.data.update(map(id, result))
         elif name in _PASSING and isinstance(result, Tensor):
             self.same[id(result)] = args[0]
-            self.record.foreign.append(("", result))  # kept alive, so that no id comes twice
+            self.record.kept.append(result)
+            self.data.update({id(result)} if id(args[0]) in self.data else ())
         else:
-            self._note(name, result)
+            self._note(name, result, flatten([args, kwargs or {}])[0])
         return result
 
-    def _note(self, name: str, result: Any) -> None:
+    def _note(self, name: str, result: Any, operands: Sequence[Any]) -> None:
+        """Results of operators on data are foreign; what is made of constants is a constant."""
         items = result if isinstance(result, (tuple, list)) else (result,)
-        self.record.foreign.extend((name, item) for item in items if isinstance(item, Tensor))
+        tensors = [item for item in items if isinstance(item, Tensor)]
+        self.record.kept.append(tensors)
+        if name not in _FACTORIES and any(id(value) in self.data for value in operands):
+            self.record.foreign.extend((name, item) for item in tensors)
+            self.data.update(map(id, tensors))
 
     def origin(self, tensor: Tensor) -> Tensor:
         """The tensor that was handed on."""
@@ -111,7 +130,8 @@ class Recording:
         # Tensors of their own, so that each is known by identity even if one was passed twice.
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         args, kwargs = unflatten(leaves, spec)
-        self.recorder = _Recorder()
+        self.inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        self.recorder = _Recorder(self.inputs)
         with torch.no_grad(), self.recorder:
             self.result = model(*args, **kwargs)
         if not self.recorder.record.calls:
@@ -120,7 +140,6 @@ class Recording:
                 "prepared model first, and trace the result"
             )
         self.call = {"args": tuple(args), "kwargs": dict(kwargs)}
-        self.inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         self.outputs = [item for item in flatten(self.result)[0] if isinstance(item, Tensor)]
         if any(isinstance(item, QTensor) for item in self.outputs):
             raise ConvertError(
@@ -154,7 +173,7 @@ class _Joined:
         self.builder = GraphBuilder(name)
         self.values: dict[int, ir.Value] = {}
         self.ops: set[str] = set()
-        self.foreign = {id(tensor): op for op, tensor in recorder.record.foreign if op}
+        self.foreign = {id(tensor): op for op, tensor in recorder.record.foreign}
         self.facts: dict[str, str] = {}
         self.report: list[Any] = []
 
@@ -197,8 +216,10 @@ class _Joined:
         """Put the operators of one program behind those before it."""
         model = call.module.model
         names = self._new_names(model)
-        own = {value: self.value(tensor, next(iter(names.values()), "an operator"))
-               for value, tensor in zip(model.graph.inputs, call.inputs, strict=True)}
+        own = {
+            value: self.value(tensor, next(iter(names.values()), "an operator"))
+            for value, tensor in zip(model.graph.inputs, call.inputs, strict=True)
+        }
         self._take_facts(model)
         results = list(model.graph.outputs)
         model.graph.outputs.clear()  # what a graph lists as output is not stored with its dtype

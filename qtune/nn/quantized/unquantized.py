@@ -1,5 +1,4 @@
-"""Calls of converted operators that are no business of the BPU: float ones, and those on constants.
-"""
+"""Calls of converted operators that the BPU does not run: float ones, and those on constants."""
 
 from __future__ import annotations
 
@@ -26,6 +25,13 @@ def is_float(call: OpCall) -> bool:
         or member.input_fake_quants
         for member in call.members
     )
+
+
+def is_plain(call: OpCall) -> bool:
+    """Whether it moves or compares masks and integers only, which programs do as well."""
+    tensors = [value for value in call.operands if isinstance(value, torch.Tensor)]
+    lowers = all(member.spec.lower is not None for member in call.members)
+    return lowers and bool(tensors) and not any(x.is_floating_point() for x in tensors)
 
 
 def run_float(call: OpCall) -> Any:

@@ -39,7 +39,7 @@ def synchronized_batch_norm(
     variance = _AllSum.apply(centred.square().sum(dims)) / count  # type: ignore[no-untyped-call]
     _update(running_mean, mean, momentum)
     _update(running_var, variance * (count / (count - 1)), momentum)
-    result = centred * torch.rsqrt(variance + eps).view(shape)
+    result: torch.Tensor = centred * torch.rsqrt(variance + eps).view(shape)
     if weight is not None:
         result = result * weight.view(shape)
     if bias is not None:

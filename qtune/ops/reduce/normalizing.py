@@ -42,13 +42,18 @@ class Parts:
 def exponentials(builder: DecomposeBuilder, bound: Bound) -> Parts:
     """Emit max, sub, exp and sum along the call's dimension."""
     (x,) = bound.tensors
+    if not builder.shape(x):
+        raise NotImplementedError(
+            "a softmax over a tensor without dimensions is a constant and has no integer form; "
+            "leave it out, or give it a dimension with reshape(1)"
+        )
     dim = dimension(bound.attrs["dim"], len(builder.shape(x)))
     check_dtype(bound.attrs["dtype"], builder.dtype(x))
     along = {"dim": (dim,), "keepdim": True}
     largest = builder.call("amax", (x,), along, part="max")
     shifted = builder.call("sub", (x, largest), part="sub", forced_dtype=qint16)
     powers = builder.call("exp", (shifted,), part="exp", forced_dtype=qint16)
-    length = float(builder.shape(x)[dim]) if builder.shape(x) else 1.0
+    length = float(builder.shape(x)[dim])
     total = builder.call(
         "sum", (powers,), along, part="sum", forced_dtype=qint16, bounds=(1.0, length)
     )

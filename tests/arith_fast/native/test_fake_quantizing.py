@@ -131,3 +131,17 @@ def test_threads_share_the_work_with_equal_bits():
 def test_half_and_double_stay_on_the_torch_form():
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         assert fake_quantize_pass.native_rows(torch.zeros(9999, dtype=dtype), scales(1), -1) is None
+
+
+def test_a_gradient_that_is_differentiated_again_keeps_its_graph(monkeypatch):
+    """A gradient penalty: the second derivative passes the mask too."""
+    results = []
+    for switch in ("", "off"):
+        monkeypatch.setenv(engine.SWITCH, switch)
+        x = data((5000,))[100:].clone().repeat(2).requires_grad_()
+        y = fake_quantize(x * 2, scales(1), *GRID)
+        (grad,) = torch.autograd.grad((y * y).sum(), x, create_graph=True)
+        grad.square().sum().backward()
+        results.append(x.grad)
+    assert results[0].abs().sum() > 0
+    assert torch.equal(*results)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.ops.whole import Calls, check, whole
@@ -69,3 +70,39 @@ def test_a_mask_that_others_read_stays_for_them() -> None:
     net = whole(Calls(call), S, FREE)
     assert "_generated_masked_fill_0" in net.names
     assert torch.equal(net.integer()[0] * ~FREE, torch.zeros(2, 4, 5))
+
+
+KV = torch.randn(2, 5, 3, generator=G)
+ATTENTION_BAR = 0.06
+"""An int8 rounding of the values and of the result (2 at most 3, step 0.025 each) over the weights'."""
+FULL = FREE.index_fill(0, torch.tensor([2]), False)
+"""The third row has no free position."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s, m: s.masked_fill(~m, torch.finfo(s.dtype).min).softmax(-1),
+        lambda s, m: torch.softmax(torch.where(m, s, -1e9), -1),
+        lambda s, m: (torch.zeros(4, 5).masked_fill(~m, -3e38) + s).softmax(-1),
+    ],
+)
+def test_a_full_row_of_a_finite_number_weighs_all_alike(call: Any) -> None:
+    net = check(Calls(call), S, FULL, bar=BAR)
+    (result,) = net.integer()
+    assert torch.equal(result[:, 2], result[:, 2, :1].expand(2, 5))
+    assert float((result[:, 2] - 0.2).abs().max()) < BAR
+
+
+def test_a_full_row_of_infinities_gives_zeros() -> None:
+    net = whole(Calls(lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1)), S, FULL)
+    (result,) = net.integer()
+    assert not result[:, 2].any()
+
+
+def test_attention_over_a_full_row_of_a_finite_number_weighs_all_alike() -> None:
+    def attend(s: Tensor, m: Tensor) -> Tensor:
+        mask = torch.zeros(4, 5).masked_fill(~m, torch.finfo(s.dtype).min)
+        return F.scaled_dot_product_attention(s[:, :, :4], s.transpose(1, 2)[:, :, :4], KV, mask)
+
+    check(Calls(attend), S, FULL, bar=ATTENTION_BAR)

@@ -52,7 +52,7 @@ def test_two_processes_normalize_by_both_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QTUNE_RUN_DIR", "")
-    multiprocessing.spawn(worker, args=(str(tmp_path),), nprocs=RANKS)
+    multiprocessing.start_processes(worker, (str(tmp_path),), nprocs=RANKS, start_method="fork")
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(RANKS)]
     expected, values = step(net(nn.BatchNorm2d).train(), whole_batch())
     # float32 sums of another order

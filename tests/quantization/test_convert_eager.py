@@ -1,0 +1,164 @@
+"""``convert`` of models prepared in eager mode, and the deploy flow of the QAT article."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qtune.bpu.compiler import Hbm
+from qtune.errors import ConvertError, RunError
+from qtune.nn import quantized
+from qtune.nn.quantized import PreservedOp, QTensor
+from qtune.quantization import (
+    FakeQuantState,
+    FloatFunctional,
+    QuantStub,
+    check_model,
+    compile_model,
+    convert,
+    hbdk4,
+    prepare_qat,
+    set_fake_quantize,
+    set_preserve_qat_mode,
+)
+from qtune.quantizers.fake_quantize import FakeQuantize
+
+from .article import IMAGES, DeployModel, qat_detector
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+"""torch announces the end of torch.jit, which the documents' flow uses."""
+
+
+@pytest.fixture(scope="module")
+def _detectors() -> dict[bool, Any]:
+    return {}
+
+
+@pytest.fixture
+def detector(_detectors: dict[bool, Any]) -> Any:
+    """The prepared detector, made once; tests must leave it as it is."""
+    if True not in _detectors:
+        _detectors[True] = qat_detector()
+    return _detectors[True]
+
+
+def all_equal(got: Any, expected: Any) -> bool:
+    return len(got) == len(expected) and all(map(torch.equal, got, expected))
+
+
+def test_a_fused_eager_model_equals_the_emulated_bpu(detector: Any) -> None:
+    model = convert(detector)
+    integer = hbdk4.convert(hbdk4.export(detector, (IMAGES,)))[0]
+    assert all_equal(model(IMAGES), integer(IMAGES))
+    block = model.backbone.block
+    assert isinstance(block.relu2, quantized.QuantizedOp)
+    assert block.conv2.group.endswith("relu2")
+    assert isinstance(model.head.loss, nn.MSELoss)
+
+
+def test_layers_that_were_not_fused_have_scales_of_their_own() -> None:
+    prepared = qat_detector(fused=False)
+    model = convert(prepared)
+    x = model.backbone.stem(model.backbone.quant(IMAGES))
+    assert isinstance(x, QTensor)
+    assert isinstance(model.backbone.block.conv1(x), QTensor)
+    integer = hbdk4.convert(hbdk4.export(prepared, (IMAGES,)))[0]
+    assert all_equal(model(IMAGES), integer(IMAGES))
+
+
+def test_the_article_from_deploy_model_to_program(detector: Any, tmp_path: Path) -> None:
+    model = convert(detector)
+    expected = model(IMAGES)
+    deploy = DeployModel(model.backbone, model.head).to(torch.device("cpu"))
+    traced = torch.jit.trace(deploy.eval(), IMAGES)
+    traced.to(torch.device("cpu"))
+    assert all_equal(traced(IMAGES), expected)
+    assert all_equal(traced(-IMAGES), model(-IMAGES))
+    assert check_model(traced, IMAGES, advice=1) == 0
+    file = tmp_path / "model.hbm"
+    assert compile_model(traced, [IMAGES], opt=0, hbm=file, progressbar=False) == 0
+    assert all_equal(Hbm(file)[0](IMAGES), expected)
+
+
+def test_copies_give_the_same_bits(detector: Any) -> None:
+    model = convert(detector)
+    expected = model(IMAGES)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert all_equal(other(IMAGES), expected)
+    other = convert(detector)
+    other.load_state_dict(model.state_dict())
+    assert all_equal(other(IMAGES), expected)
+
+
+def test_a_fused_layer_used_alone_says_what_to_do(detector: Any) -> None:
+    block = convert(detector).backbone.block
+    x = convert(detector).backbone.stem(convert(detector).backbone.quant(IMAGES))
+    text = r"conv1 is fused with the layers up to backbone.block.relu1 and has no result of its own"
+    with pytest.raises(RunError, match=text):
+        torch.sigmoid(block.conv1(x))
+    with pytest.raises(
+        AttributeError, match=r"forward uses it \(shape\).*leave it out of fuse_mod"
+    ):
+        _ = block.conv1(x).shape
+    with pytest.raises(RunError, match=r"members of fused groups and have none of their own"):
+        block.relu2(block.conv1(x))
+
+
+def test_a_fused_group_is_preserved_as_a_whole() -> None:
+    prepared = qat_detector()
+    set_preserve_qat_mode(prepared, ["backbone.block.conv1"])
+    model = convert(prepared)
+    kept = {name for name, m in model.named_modules() if isinstance(m, PreservedOp)}
+    assert kept == {f"backbone.block.{name}1" for name in ("conv", "bn", "relu")}
+    inside = [m for m in model.modules() if isinstance(m, FakeQuantize)]
+    assert inside  # the QAT form
+    got, expected = model.backbone(IMAGES)[0], prepared.backbone(IMAGES)[0]
+    # float32 sums in the kept group, integers behind it: at most one step of the block's result
+    assert float((got.dequantize() - expected.detach()).abs().max()) < 1.001 * got.q_scale()
+    set_preserve_qat_mode(prepared, ["backbone.block.add"])
+    with pytest.raises(ConvertError, match=r"FloatFunctional, which can't stay in QAT form"):
+        convert(prepared)
+
+
+class Methods(nn.Module):
+    """Every method of a FloatFunctional."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.conv = QuantStub(), nn.Conv2d(3, 3, 1)
+        names = ("add", "sub", "mul", "cat", "add_scalar", "mul_scalar", "add_relu", "matmul")
+        for name in names:
+            self.add_module(name, FloatFunctional())
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.quant(x)
+        y = self.conv(x)
+        return [
+            self.add.add(x, y),
+            self.sub.sub(x, y),
+            self.mul.mul(x, y),
+            self.cat.cat([x, y], 1),
+            self.add_scalar.add_scalar(x, 0.5),
+            self.mul_scalar.mul_scalar(x, 0.7),
+            self.add_relu.add_relu(x, y),
+            self.matmul.matmul(x, y),
+        ]
+
+
+def test_float_functionals_keep_their_methods() -> None:
+    x = torch.randn(2, 3, 4, 4)
+    prepared = prepare_qat(Methods().eval()).eval()
+    set_fake_quantize(prepared, FakeQuantState.CALIBRATION)
+    prepared(x)
+    set_fake_quantize(prepared, FakeQuantState.VALIDATION)
+    model = convert(prepared)
+    integer = hbdk4.convert(hbdk4.export(prepared, (x,)))[0](x)
+    assert all_equal([y.dequantize() for y in model(x)], integer)
+    with pytest.raises(RunError, match=r"^add: it was calibrated as add and is called as mul"):
+        model.add.mul(model.quant(x), model.quant(x))
