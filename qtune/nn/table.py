@@ -58,14 +58,14 @@ class TableOp(QATOp):
         for key, quantizer in op.input_fake_quants.items():
             self.quantize_input(int(key), quantizer)
         self.float_repr = op.float_repr
-        self.activation_post_process = op.activation_post_process
+        self.activation_post_process = target
         self.in_dtype = source.dtype
         self.error = table.error if isinstance(table, SegmentTable) else 0
         is_segments = isinstance(table, SegmentTable)
         entries = table.entries if is_segments else table  # type: ignore[union-attr]
         self.register_buffer("entries", torch.from_numpy(np.array(entries)))
         self.register_buffer("input_scale", source.scale.detach().clone())
-        self.register_buffer("output_scale", op.activation_post_process.scale.detach().clone())
+        self.register_buffer("output_scale", target.scale.detach().clone())
         if isinstance(table, SegmentTable):
             self.register_buffer("first", torch.from_numpy(np.array(table.first)))
             self.register_buffer("last", torch.from_numpy(np.array(table.last)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from qtune.nn.qat.composite import Composite
 from qtune.nn.qat.functional import FloatFunctional, is_functional
 from qtune.nn.table import forget_sources
 from qtune.ops.registry import find_module
+from qtune.qconfig.plan import Resolution
 from qtune.qconfig.setter import find_qconfig
 from qtune.quantization.eager_graph import eager_graph
 from qtune.quantization.eager_layer import EagerComposite
@@ -94,12 +95,23 @@ def prepare_eager(model: nn.Module, prepare: Prepare) -> nn.Module:
         for path, layer in zip(row.paths, row.layers, strict=True):
             _put(model, path, layer, prepared.get_submodule(path))
     _note_groups(model, prepared)
-    facts = EagerFacts(prepared.march, prepared.resolution, prepared.qat_mode, eager_graph)
+    resolution = _of_layers(prepared.resolution, model)
+    facts = EagerFacts(prepared.march, resolution, prepared.qat_mode, eager_graph)
     for module in model.modules():
         if not isinstance(module, QATOp):
             facts.note(module)
     observe_forward(model)
     return model
+
+
+def _of_layers(resolution: Resolution | None, model: nn.Module) -> Resolution | None:
+    """The decisions about the layers, without those about the ends of the rows."""
+    if resolution is None:
+        return None
+    names = {module.name for module in model.modules() if isinstance(module, QATOp)}
+    plans = {name: plan for name, plan in resolution.plans.items() if name in names}
+    lines = tuple(line for line in resolution.explanation if line.name in names)
+    return replace(resolution, plans=plans, explanation=lines, outputs=())
 
 
 class _Rows(nn.Module):

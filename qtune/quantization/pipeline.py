@@ -22,7 +22,6 @@ from qtune.modes import FuseMode, QATMode, get_consistency_level, get_qat_mode, 
 from qtune.nn.consistency import apply_level
 from qtune.nn.eager import as_graph
 from qtune.nn.prepared import ORIGIN_CALL, FloatOp, PreparedModel, UnfusedOps
-from qtune.nn.preserved import preserve
 from qtune.nn.table import note_sources
 from qtune.qconfig.accept import AnySetter, rules_of
 from qtune.qconfig.explain import raise_surprises, surprises
@@ -105,7 +104,8 @@ def prepare(
     march = get_march()
     _check_arguments(model, example_inputs, method)
     rules = rules_of(qconfig_setter)
-    rules = replace(rules, strict=strict or rules.strict)
+    advise = rules.advise_outputs and method is not PrepareMethod.EAGER  # it sees no outputs
+    rules = replace(rules, strict=strict or rules.strict, advise_outputs=advise)
     choice = Hybrid.of(hybrid, hybrid_dict)
     float_model, work = (settings_of(model), model) if inplace else (model, _copied(model))
 

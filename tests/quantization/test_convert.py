@@ -106,7 +106,7 @@ def test_a_wide_model_equals_the_emulated_bpu(int16: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["digits", "attention"])
+@pytest.mark.parametrize("name", ["digits"])
 def test_a_network_equals_the_emulated_bpu_also_on_another_size(name: str) -> None:
     network = NETWORKS[name]
     prepared = prep(network.model(), network.data()[0])

@@ -36,24 +36,31 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
-def _detectors() -> dict[bool, Any]:
+def made() -> dict[str, Any]:
     return {}
 
 
 @pytest.fixture
-def detector(_detectors: dict[bool, Any]) -> Any:
+def detector(made: dict[str, Any]) -> Any:
     """The prepared detector, made once; tests must leave it as it is."""
-    if True not in _detectors:
-        _detectors[True] = qat_detector()
-    return _detectors[True]
+    if "detector" not in made:
+        made["detector"] = qat_detector()
+    return made["detector"]
+
+
+@pytest.fixture
+def model(detector: Any, made: dict[str, Any]) -> Any:
+    """The converted detector, made once; tests must leave it as it is."""
+    if "model" not in made:
+        made["model"] = convert(detector)
+    return made["model"]
 
 
 def all_equal(got: Any, expected: Any) -> bool:
     return len(got) == len(expected) and all(map(torch.equal, got, expected))
 
 
-def test_a_fused_eager_model_equals_the_emulated_bpu(detector: Any) -> None:
-    model = convert(detector)
+def test_a_fused_eager_model_equals_the_emulated_bpu(detector: Any, model: Any) -> None:
     integer = hbdk4.convert(hbdk4.export(detector, (IMAGES,)))[0]
     assert all_equal(model(IMAGES), integer(IMAGES))
     block = model.backbone.block
@@ -72,8 +79,7 @@ def test_layers_that_were_not_fused_have_scales_of_their_own() -> None:
     assert all_equal(model(IMAGES), integer(IMAGES))
 
 
-def test_the_article_from_deploy_model_to_program(detector: Any, tmp_path: Path) -> None:
-    model = convert(detector)
+def test_the_article_from_deploy_model_to_program(model: Any, tmp_path: Path) -> None:
     expected = model(IMAGES)
     deploy = DeployModel(model.backbone, model.head).to(torch.device("cpu"))
     traced = torch.jit.trace(deploy.eval(), IMAGES)
@@ -86,19 +92,15 @@ def test_the_article_from_deploy_model_to_program(detector: Any, tmp_path: Path)
     assert all_equal(Hbm(file)[0](IMAGES), expected)
 
 
-def test_copies_give_the_same_bits(detector: Any) -> None:
-    model = convert(detector)
-    expected = model(IMAGES)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert all_equal(other(IMAGES), expected)
-    other = convert(detector)
+def test_copies_give_the_same_bits(model: Any) -> None:
+    other = pickle.loads(pickle.dumps(copy.deepcopy(model)))
     other.load_state_dict(model.state_dict())
-    assert all_equal(other(IMAGES), expected)
+    assert all_equal(other(IMAGES), model(IMAGES))
 
 
-def test_a_fused_layer_used_alone_says_what_to_do(detector: Any) -> None:
-    block = convert(detector).backbone.block
-    x = convert(detector).backbone.stem(convert(detector).backbone.quant(IMAGES))
+def test_a_fused_layer_used_alone_says_what_to_do(model: Any) -> None:
+    block = model.backbone.block
+    x = model.backbone.stem(model.backbone.quant(IMAGES))
     text = r"conv1 is fused with the layers up to backbone.block.relu1 and has no result of its own"
     with pytest.raises(RunError, match=text):
         torch.sigmoid(block.conv1(x))

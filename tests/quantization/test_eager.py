@@ -24,6 +24,7 @@ from qtune.quantization import (
     PrepareMethod,
     QuantStub,
     convert,
+    explain,
     fuse_known_modules,
     fuse_modules,
     get_default_qconfig,
@@ -32,6 +33,7 @@ from qtune.quantization import (
     prepare_qat,
     set_fake_quantize,
 )
+from qtune.quantization.qconfig_template import default_qat_qconfig_setter
 
 from .flow import calib, off, run
 
@@ -222,6 +224,14 @@ def test_qconfig_none_keeps_modules_float_and_the_nearest_qconfig_decides() -> N
     calib(model, [X])
     floats = {item.name for item in as_graph(model, X).float_ops}
     assert "norm" in floats
+
+
+def test_decisions_are_explained_for_layers_only(caplog: pytest.LogCaptureFixture) -> None:
+    model = prepare_qat(fused(), qconfig_setter=default_qat_qconfig_setter)
+    assert not caplog.records
+    explained = {line.name for line in explain(model).lines}
+    assert {"quant", "conv", "relu", "norm.rsqrt", "fc"} <= explained
+    assert not [name for name in explained if name.startswith("_")]
 
 
 def test_inplace_uses_the_model_up() -> None:
