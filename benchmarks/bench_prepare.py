@@ -1,8 +1,8 @@
 """How long ``prepare`` takes, by phase, and against other ways to get a graph of the same model.
 
 Run by hand: ``python benchmarks/bench_prepare.py [blocks] [rounds]``. A residual net of small
-convolutions, 7 calls per block: 143 blocks are 1000 nodes. Printed are seconds (the least of the
-rounds) and their ratio to ``torch.fx.symbolic_trace`` and ``torch.export``.
+convolutions, 7 calls per block: 143 blocks are 1000 nodes. Printed are CPU seconds (the least
+of the rounds) and their ratio to ``torch.fx.symbolic_trace`` and ``torch.export``.
 
 Aim: prepare of 1000 nodes in under 3 s. Float layers compute next to nothing here, so this is the
 time of qtune's own Python.
@@ -59,12 +59,12 @@ class Switched(nn.Sequential):
 
 
 def least(function: Callable[[], Any], rounds: int) -> float:
-    """Seconds of the fastest of ``rounds`` runs."""
+    """CPU seconds (of one thread) of the fastest of ``rounds`` runs."""
     found = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         function()
-        found.append(time.perf_counter() - start)
+        found.append(time.process_time() - start)
     return min(found)
 
 

@@ -128,8 +128,9 @@ class Aliases:
 
 
 def _lost(child: Entry, reason: str) -> CaptureError:
+    changed_at = child.node.meta.get("source") or caller()
     return CaptureError(
-        f"{caller()}: a view of shape {tuple(child.tensor.shape)} was changed in place and its "
+        f"{changed_at}: a view of shape {tuple(child.tensor.shape)} was changed in place and its "
         f"base is used afterwards; {reason}. Assign the result back to the base, for example "
         "y[index] = view, or compute a new tensor instead of changing the view"
     )

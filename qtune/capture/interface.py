@@ -39,7 +39,8 @@ class Interface:
         if spec != self.in_spec:
             raise GuardError(
                 f"the inputs have the structure {spec}, recorded was {self.in_spec}. Pass the same "
-                "arguments as the example, or record an example of this form"
+                "arguments as the example, or record an example of this form too "
+                "(example_inputs=[first, qtune.Inputs(...)])"
             )
         for place, leaf in enumerate(leaves):
             if place in self.constants:
@@ -56,7 +57,8 @@ class Interface:
         if leaf is not expected and not same(leaf, expected):
             raise GuardError(
                 f"guard: input {self._name(place)!r} was {expected!r} when the model was recorded, "
-                f"now it is {leaf!r}: the model may take another path. Record an example with it"
+                f"now it is {leaf!r}: the model may take another path. Record an example with it "
+                "too (example_inputs=[first, qtune.Inputs(...)])"
             )
 
     def _name(self, place: int) -> str:
@@ -125,8 +127,8 @@ def refuse_opaque(place: str, value: Any) -> None:
     map_leaves(inside, lambda item: sizes.append(item) if is_symbol(item) else item)
     if sizes or next(tensors_in(inside), None) is not None:
         raise CaptureError(
-            f"{place} is a {type(value).__name__} with tensors or sizes; recording can't look "
-            "into that class. Use a tensor, tuple, list, dict, namedtuple or dataclass"
+            f"{place} is a {type(value).__name__} that holds tensors or sizes; recording can't "
+            "look into that class. Use a tensor, tuple, list, dict, namedtuple or dataclass"
         )
 
 

@@ -194,6 +194,7 @@ def check_qat_model(
 
 
 def report_on(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
+    """The report on ``model``, whose operators run ``counts`` times."""
     ops = {op.name: op for op in iter_ops(model)}
     outputs = tuple(_outputs(model))
     configs = {row.name: row for row in outputs}

@@ -14,6 +14,7 @@ from qtune.nn.eager import eager_facts
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.preserved import OfFloatClass
 from qtune.nn.qat import QATOp
+from qtune.nn.quantized.passing import FusedAway
 from qtune.nn.quantized.preserved import PRESERVE
 from qtune.nn.quantized.qtensor import untraced
 from qtune.nn.quantized.wiring import Wiring
@@ -183,15 +184,20 @@ def _convert_graph(model: PreparedModel, mapping: Mapping[type, type]) -> Quanti
     """Replace every group of the graph by one module at its last member's name."""
     march, level = model.march, model.consistency_level
     constants = constant_nodes(model.graph)
-    made: dict[tuple[Any, ...], nn.Module] = {}
+    made: dict[tuple[Any, ...], tuple[str, nn.Module]] = {}
+    groups: dict[str, str] = {}
     for nodes in _groups(model):
-        ops: list[Any] = [model.get_submodule(str(node.target)) for node in nodes]
+        paths = tuple(str(node.target) for node in nodes)
+        ops: list[Any] = [model.get_submodule(path) for path in paths]
         wiring, outside = Wiring.of(nodes)
         fixed = tuple(i for i, node in enumerate(outside) if node in constants)
-        key = (*(str(node.target) for node in nodes), repr(wiring), fixed)
+        key = (paths, repr(wiring), fixed)
         if key not in made:
-            made[key] = replacement(ops, wiring, march, level, fixed, mapping)
-        _put(model, nodes, outside, made[key], [known for known in made if known[:-2] == key[:-2]])
+            variants = sum(known[0] == paths for known in made)
+            target = f"{paths[-1]}_call_{variants}" if variants else paths[-1]
+            made[key] = target, replacement(ops, wiring, march, level, fixed, mapping)
+        _put(model, nodes, outside, made[key][0])
+        groups.update(dict.fromkeys(paths, paths[-1]))
     _read_sizes_untraced(model.graph)
     model.graph.lint()
     model.recompile()
@@ -199,7 +205,7 @@ def _convert_graph(model: PreparedModel, mapping: Mapping[type, type]) -> Quanti
     result.march, result.consistency_level = march, level
     for name in ("resolution", "float_ops", "unfused"):
         result.__dict__.pop(name, None)
-    _replace_stragglers(result)
+    _install(result, dict(made.values()), groups)
     return result
 
 
@@ -231,18 +237,12 @@ def _members(last: fx.Node, calls: Container[fx.Node]) -> set[fx.Node]:
 
 
 def _put(
-    model: PreparedModel,
-    nodes: Sequence[fx.Node],
-    outside: Sequence[fx.Node],
-    module: nn.Module,
-    known: Sequence[Any],
+    model: PreparedModel, nodes: Sequence[fx.Node], outside: Sequence[fx.Node], target: str
 ) -> None:
-    """Call ``module`` at the place of the group's last call."""
+    """Call ``target`` at the place of the group's last call."""
     last = nodes[-1]
-    target = str(last.target) if len(known) == 1 else f"{last.target}_call_{len(known) - 1}"
     last.target = target
     last.args, last.kwargs = tuple(outside), {}
-    last.meta["replacement"] = module
     for node in reversed(nodes[:-1]):
         model.graph.erase_node(node)
 
@@ -270,17 +270,15 @@ def getattr_untraced(x: Any, name: str) -> Any:
         return torch.float32 if is_dtype else getattr(x, name)
 
 
-def _replace_stragglers(model: QuantizedModel) -> None:
-    """Install the replacements; operators that no call needs any more become pass-throughs."""
-    kept: set[str] = set()
-    for node in model.graph.nodes:
-        module = node.meta.pop("replacement", None)
-        if module is not None:
-            kept.add(str(node.target))
-            model.set_submodule(str(node.target), module)
+def _install(
+    model: QuantizedModel, modules: Mapping[str, nn.Module], groups: Mapping[str, str]
+) -> None:
+    """Put the modules in place; operators that no call needs any more hand their input on."""
+    for path, module in modules.items():
+        model.set_submodule(path, module)
     for path, module in list(model.named_modules()):
-        if isinstance(module, QATOp) and path not in kept and not _inside(path, kept):
-            model.set_submodule(path, nn.Identity())
+        if isinstance(module, QATOp) and not _inside(path, modules):
+            model.set_submodule(path, FusedAway(groups.get(path, path)))
 
 
 def _inside(path: str, places: Iterable[str]) -> bool:

@@ -20,7 +20,7 @@ from qtune.errors import PrepareError
 from qtune.march import March, get_march
 from qtune.modes import FuseMode, QATMode, get_consistency_level, get_qat_mode, level_on
 from qtune.nn.consistency import apply_level
-from qtune.nn.eager import as_graph
+from qtune.nn.eager import as_graph, eager_facts
 from qtune.nn.prepared import ORIGIN_CALL, FloatOp, PreparedModel, UnfusedOps
 from qtune.nn.table import note_sources
 from qtune.qconfig.accept import AnySetter, rules_of
@@ -76,8 +76,9 @@ def prepare(
     ``example_inputs``: a tensor, a tuple of the positional arguments, or ``qtune.Inputs``. Other
     batch and image sizes work later. A list of examples, one for each path through the model that
     will be calibrated, trained or exported (``task``, a mask or ``None``, training mode by
-    ``Inputs.in_mode``), gives one model with all of them over the same operators. ``qconfig_setter``: default everything qint8, the last GEMM
-    before the model's end with high-precision output. The result is in the state QAT.
+    ``Inputs.in_mode``), gives one model with all of them over the same operators.
+    ``qconfig_setter``: default everything qint8, the last GEMM before the model's end with
+    high-precision output. The result is in the state QAT.
 
     ``hybrid``: operators that the march can't run stay in float on the CPU, between
     ``<operator>_input_dequant`` and ``<operator>_activation_post_process``; so do those that
@@ -142,7 +143,7 @@ def _check_arguments(model: Any, example_inputs: Any, method: Any) -> None:
         raise PrepareError(
             f"prepare: expected a torch.nn.Module but got {model!r} (type={type(model).__name__})"
         )
-    if isinstance(model, GraphModel):
+    if isinstance(model, GraphModel) or eager_facts(model) is not None:
         raise PrepareError("prepare: this model is prepared already; pass the float model")
     if not isinstance(method, PrepareMethod):
         raise PrepareError(f"prepare: method must be a PrepareMethod but got {method!r}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -136,11 +137,13 @@ def _failure(traced: GraphModel, shapes: Sequence[tuple[tuple[int, ...], Any]]) 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch logs every call that fails on tensors without data; here that is a try."""
+    """torch logs every call that fails on tensors without data, and warns; here that is a try."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logger.disabled = before
 

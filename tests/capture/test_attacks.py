@@ -226,8 +226,8 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "pool": (in_pool, "gives work to another thread"),
     "grad": (with_gradient, "computes gradients"),
     "backward": (with_backward, "computes gradients"),
-    "object with tensors": (lambda x: Holder(x), "Holder with tensors or sizes"),
-    "object with sizes": (lambda x: (x, Holder(x.shape[0])), "Holder with tensors or sizes"),
+    "object with tensors": (lambda x: Holder(x), "Holder that holds tensors or sizes"),
+    "object with sizes": (lambda x: (x, Holder(x.shape[0])), "Holder that holds tensors or sizes"),
     "generator": (lambda x: (row for row in x), "an iterator"),
 }
 
@@ -277,3 +277,15 @@ def test_caches_that_forward_fills_are_emptied_again() -> None:
     recorded = capture(model, data(4, 3), fixed=True)
     assert (model.tables, model.seen, model.names) == ({}, [], {"kept"})
     assert_same_call(recorded, model, data(4, 3))
+
+
+def test_a_lost_change_of_a_view_is_named_by_its_line() -> None:
+    def change(x: Tensor) -> Tensor:
+        y = x.clone()
+        first, *_ = y.unbind(1)
+        first.add_(1)
+        return y * 2
+
+    line = change.__code__.co_firstlineno + 3
+    with pytest.raises(CaptureError, match=rf"test_attacks\.py:{line}: a view of shape \(4,\)"):
+        capture(Lambda(change), data(4, 3))

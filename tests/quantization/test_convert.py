@@ -24,6 +24,7 @@ from qtune.profiler import set_preserve_qat_mode
 from qtune.quantization import (
     DeQuantStub,
     FakeQuantState,
+    FloatFunctional,
     QuantStub,
     convert,
     convert_fx,
@@ -187,6 +188,42 @@ def test_each_branch_of_a_model_is_converted() -> None:
     for call in calls:
         integer = hbdk4.convert(hbdk4.export(prepared.select_branch(call), call))[0]
         assert torch.equal(run(model, call), integer(*call.args))
+
+
+def test_a_shared_layer_on_a_constant_and_on_data_has_a_module_for_each() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.layer = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+            self.register_buffer("map", torch.randn(1, 3, 8, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            return self.layer(x) + self.layer(self.map) + self.layer(-x)
+
+    prepared = prep(Shared(), X)
+    calib(prepared, [X])
+    assert_same_bits(convert(prepared), prepared, X)
+
+
+def test_parts_of_a_graph_model_run_where_forward_calls_layers_only() -> None:
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+            self.conv, self.add, self.act = nn.Conv2d(4, 4, 1), FloatFunctional(), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.body(x)
+            return self.act(self.add.add(x, self.conv(x)))
+
+    prepared = prep(Parts(), X)
+    calib(prepared, [X])
+    model = convert(prepared)
+    x = model.body(model._input_0_quant(X))
+    assert torch.equal(model._output_0_dequant(model.act(x)), run(model, X))
+    with pytest.raises(AttributeError, match=r"no attribute 'add': .* is computed by act. Call"):
+        model.add.add(x, x)
 
 
 def test_the_prepared_model_stays_as_it_is_unless_inplace() -> None:

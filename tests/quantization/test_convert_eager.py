@@ -164,3 +164,19 @@ def test_float_functionals_keep_their_methods() -> None:
     assert all_equal([y.dequantize() for y in model(x)], integer)
     with pytest.raises(RunError, match=r"^add: it was calibrated as add and is called as mul"):
         model.add.mul(model.quant(x), model.quant(x))
+
+
+def test_a_float_functional_that_never_ran_is_refused() -> None:
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.quant, self.unused = QuantStub(scale=0.1), FloatFunctional()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.quant(x)
+
+    prepared = prepare_qat(Unused().eval()).eval()
+    prepared.unused.activation_post_process.set_qparams(1.0)
+    set_fake_quantize(prepared, FakeQuantState.VALIDATION)
+    with pytest.raises(ConvertError, match=r"unused: which operator .* run the model once before"):
+        convert(prepared)

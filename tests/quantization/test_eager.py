@@ -229,7 +229,7 @@ def test_qconfig_none_keeps_modules_float_and_the_nearest_qconfig_decides() -> N
 def test_decisions_are_explained_for_layers_only(caplog: pytest.LogCaptureFixture) -> None:
     model = prepare_qat(fused(), qconfig_setter=default_qat_qconfig_setter)
     assert not caplog.records
-    explained = {line.name for line in explain(model).lines}
+    explained = {line.name for line in explain(model).decisions}
     assert {"quant", "conv", "relu", "norm.rsqrt", "fc"} <= explained
     assert not [name for name in explained if name.startswith("_")]
 
@@ -338,6 +338,8 @@ def test_what_needs_a_graph_is_refused_with_the_way_out() -> None:
         prepare_qat(fused(), hybrid=True)
     with consistency_level(2), pytest.raises(PrepareError, match="consistency level 2 ties"):
         prepare_qat(fused())
+    with pytest.raises(PrepareError, match="prepared already; pass the float model"):
+        prepare(eager(fused()), X)
     with pytest.raises(PrepareError, match="no layer to replace"):
         prepare_qat(nn.Conv2d(1, 1, 1))
     with pytest.raises(ExportError, match="give example_inputs"):

@@ -33,7 +33,16 @@ model. The recorded graph itself must equal the float model in every bit. Writte
   gave its result, and how many a guard refused (never a wrong number); the guard stands beside it.
 * *operators*, and how many of them stay *float*: those that have no integer form, each with a
   reason in `float_ops`.
+* torch's fast path of `nn.TransformerEncoder` and `nn.MultiheadAttention` in eval mode is off
+  (`torch.backends.mha.set_fastpath_enabled(False)`): it has other last bits than the layers as
+  they are written, and gives zeros at padded positions, so that a decoder that reads them differs.
 * *prepare*: seconds for capture, fusion, configuration and fake-quantizes, on one core.
+
+What makes a guard refuse another size: sizes that leave integer arithmetic (`math.ceil(x / 2)` of
+TensorFlow-like padding and of MobileViT), `hash()` of a size (positions kept in a cache by shape:
+DETR), a causal mask of `is_causal=True` (BART), masks and windows that depend on a comparison of
+sizes (Swin), and loops over time steps (Mamba, RWKV). A second example of the other size, in a
+list, adds a graph for it.
 """
 
 

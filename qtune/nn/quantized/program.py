@@ -23,7 +23,7 @@ from qtune.hbir.module import Function, HbirModule
 from qtune.hbir.serialize import from_bytes
 
 OPERATOR = "qtune::run_program"
-_PLANS = 4096
+_PLANS = 1024
 """Most execution plans that are kept."""
 _PORT = re.compile(r"(\w+)\[([\d,]*)\]")
 
