@@ -78,7 +78,7 @@ def main() -> None:
         set_fake_quantize(model, FakeQuantState.VALIDATION)
 
         def analyse(model: nn.Module = model, x: Tensor = x) -> object:
-            return sensitivity_tables(model, Inputs(x), Metric.ATOL, "0", silent=True)
+            return sensitivity_tables(model, Inputs(x), Metric.ATOL, "0", shown=False)
 
         with all_float(model):
             forward = seconds(lambda model=model, x=x: model(x), 15)  # type: ignore[misc]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from tqdm import tqdm
 
 from qtune.analysis.cases import CaseStore
 from qtune.analysis.outputs import PostProcess, scores
@@ -15,6 +14,7 @@ from qtune.capture.inputs import Inputs, as_inputs
 from qtune.errors import AnalysisError
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
+from qtune.report.progress import progress
 
 RunBoth = Callable[[Inputs], tuple[Any, Any]]
 """Outputs of the baseline and of the analysed model."""
@@ -62,9 +62,19 @@ class BadCaseSearch:
         self.post_process = post_process
         self._kept: dict[tuple[str, str], _Kept] = {}
 
-    def run(self, run_both: RunBoth, data: Iterable[Any], num_steps: int) -> BadCaseReport:
-        """Search ``num_steps`` items of ``data``, which is consumed once."""
-        for index, inputs in tqdm(_limited(data, num_steps), desc="bad cases", unit="case"):
+    def run(
+        self,
+        run_both: RunBoth,
+        data: Iterable[Any],
+        num_steps: int,
+        total: int | None = None,
+    ) -> BadCaseReport:
+        """Search ``num_steps`` items of ``data``, which is consumed once.
+
+        ``total``: how many there are, where the caller knows (for the bar).
+        """
+        items = _limited(data, num_steps)
+        for index, inputs in progress(items, "bad cases", unit="case", total=total):
             self._offer(index, *run_both(inputs))
             self.store.keep(index, inputs, self._wanted())
         if not self._wanted():
@@ -91,7 +101,5 @@ class BadCaseSearch:
 
 
 def _limited(data: Iterable[Any], num_steps: int) -> Iterator[tuple[int, Inputs]]:
-    for index, item in enumerate(data):
-        if index >= num_steps:
-            return
+    for index, item in enumerate(itertools.islice(data, num_steps)):
         yield index, as_inputs(item, "auto_find_bad_case", AnalysisError)

@@ -14,6 +14,7 @@ from qtune.analysis.observe import Observation, OpRecord
 from qtune.analysis.op_types import is_one_of
 from qtune.analysis.own_error import OwnError
 from qtune.profiler.metric import Metric, MetricInfo
+from qtune.report.progress import progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +91,7 @@ def compare(
     order = {name: i for i, name in enumerate(METRIC_ORDER)}
     ordered = sorted(per_tensor, key=lambda m: order.get(m.name, len(order)))
     rows, names = [], []
-    for name, record in analysed.records.items():
+    for name, record in progress(analysed.records.items(), "compare", unit="op"):
         base = baseline.records.get(name)
         if base is None or base.value.shape != record.value.shape:
             continue

@@ -9,14 +9,15 @@ import torch.distributed as dist
 
 from qtune.capture.inputs import Inputs
 from qtune.capture.structure import flatten, unflatten
+from qtune.quantizers.processes import in_several_processes
 
 _log = logging.getLogger("qtune.analysis")
 
 
 def refuse_processes() -> None:
     """Raise where several processes would each do the whole work and write the same files."""
-    count = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    if count > 1:
+    if in_several_processes():
+        count = dist.get_world_size()
         raise NotImplementedError(
             f"QuantAnalysis in {count} processes of torch.distributed is not done yet; run it in "
             "one process"

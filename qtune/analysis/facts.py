@@ -16,7 +16,7 @@ from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat.op import QATOp
 from qtune.ops.spec import FuseRole, Rule
-from qtune.quantization.operators import has_float_result
+from qtune.prepare.operators import has_float_result
 from qtune.quantizers.fake_quantize import FakeQuantize
 
 BC_TYPES = ("export", "convert")

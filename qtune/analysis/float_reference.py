@@ -36,9 +36,9 @@ from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
-from qtune.quantization.absorb import absorbed
-from qtune.quantization.functionals import name_functional_calls
-from qtune.quantization.operators import Operators
+from qtune.prepare.absorb import absorbed
+from qtune.prepare.functionals import name_functional_calls
+from qtune.prepare.operators import Operators
 
 _log = logging.getLogger("qtune.analysis")
 

@@ -25,8 +25,8 @@ from qtune.nn.eager import eager_facts
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat.op import QATOp, fake_quantizes
+from qtune.prepare.rundir import run_files_in
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
-from qtune.quantization.rundir import run_files_in
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import forward_scope
 

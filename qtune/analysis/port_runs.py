@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from tqdm import tqdm
 
 from qtune.analysis.ablation import (
     OWN,
@@ -27,6 +26,7 @@ from qtune.capture.inputs import Inputs
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import MetricInfo
 from qtune.quantizers.scope import not_calibrated
+from qtune.report.progress import progress_bar
 
 PortScores = Mapping[str, Scores]
 """Variant -> output name -> score."""
@@ -58,7 +58,7 @@ class PortRuns:
         self._calls = Counter(map(operator_name, model.graph.nodes))
         self._unchanged: Scores | None = None
 
-    def scores(self, chosen: Sequence[Port], silent: bool | None = None) -> dict[str, PortScores]:
+    def scores(self, chosen: Sequence[Port], shown: bool | None = None) -> dict[str, PortScores]:
         """Port name -> its scores. ``NotCalibratedError`` names ports that never saw data."""
         unobserved = [p.name for p in chosen if not bool(p.fake_quantize.observed)]
         if unobserved:
@@ -67,14 +67,14 @@ class PortRuns:
             resumable = can_resume(self.model, self.inputs)
         places = self._places(chosen)
         found: dict[str, PortScores] = {}
-        bar = tqdm(total=len(chosen), desc="sensitivity", unit="stub", disable=silent)
-        with bar, recorded(chosen) as recording:
+        bar = progress_bar(len(chosen), "sensitivity", unit="stub", shown=shown)
+        with bar as moving, recorded(chosen) as recording:
 
             def visit(node: fx.Node, resume: Resume) -> None:
                 recording.paused = True
                 for port in places[node]:
                     found[port.name] = self._port(port, recording, resume)
-                    bar.update()
+                    moving.advance(port.name)
                 recording.clear()
                 recording.paused = False
 

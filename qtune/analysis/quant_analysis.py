@@ -32,6 +32,7 @@ from qtune.nn.prepared import PreparedModel
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.profiler.sensitivity_table import SensitivityTable
+from qtune.report.progress import expected_length, progress
 
 DEFAULT_METRICS = ("L1", "COSINE", "ATOL")
 DEFAULT_METRIC = "ATOL"
@@ -106,7 +107,8 @@ class QuantAnalysis:
         store = CaseStore(self.out_dir / files.CASES, dump_in_run)
         search = BadCaseSearch(self.metric_list, topk, store, self.post_process)
         with undisturbed(*self._models, device=self._run_device()):
-            report = search.run(self._run_both, self._calls(data_generator), num_steps)
+            total = expected_length(data_generator, None if num_steps == sys.maxsize else num_steps)
+            report = search.run(self._run_both, self._calls(data_generator), num_steps, total)
         files.write_report(self.out_dir, report)
         self._take_cases(BadCases(store, report))
         return report
@@ -171,14 +173,16 @@ class QuantAnalysis:
         )
         on = torch.device("cpu") if run_on_cpu else self._run_device()
         inputs = inputs_on(self._case[1], on)
+        runs = {
+            "baseline": lambda: observe_baseline(*self._models, inputs),
+            "analysis": lambda: observe(self.analysis_model, inputs, keep_inputs=True),
+        }
+        wanted = {"baseline": run_baseline_model, "analysis": run_analysis_model}
+        sides = [side for side, is_wanted in wanted.items() if is_wanted]
         with undisturbed(*self._models, device=on):
-            if run_baseline_model:
+            for side in progress(sides, "run", unit="model"):
                 with same_randomness():
-                    self._keep_run("baseline", observe_baseline(*self._models, inputs))
-            if run_analysis_model:
-                with same_randomness():
-                    found = observe(self.analysis_model, inputs, keep_inputs=True)
-                    self._keep_run("analysis", found)
+                    self._keep_run(side, runs[side]())
 
     def compare_per_layer(
         self, prefixes: tuple[str, ...] | None = None, types: tuple[Any, ...] | None = None

@@ -37,7 +37,7 @@ def sensitivity_tables(
     output_names: Sequence[str] | None = None,
     variants: Sequence[str] = VARIANTS,
     post_process: PostProcess | None = None,
-    silent: bool | None = None,
+    shown: bool | None = None,
 ) -> dict[str, SensitivityTable]:
     """One table per output of a prepared model: each port alone, in every variant.
 
@@ -46,7 +46,7 @@ def sensitivity_tables(
     """
     prepared = require_torch(model, "sensitivity").select_branch(inputs)
     chosen = ports(prepared, prefixes, types)
-    run, found = _scored(prepared, inputs, metric, chosen, variants, post_process, silent)
+    run, found = _scored(prepared, inputs, metric, chosen, variants, post_process, shown)
     flops = flops_of(prepared, run)
     outputs = list(next(iter(found[chosen[0].name].values()))) if chosen else []
     _check_names(outputs, output_names)
@@ -66,7 +66,7 @@ def sensitivity_lists(
     types: Sequence[Any] | None = None,
     output_names: Sequence[str] | None = None,
     post_process: PostProcess | None = None,
-    silent: bool | None = None,
+    shown: bool | None = None,
 ) -> dict[str, list[Row]]:
     """The old form: per output rows ``[op_name, sensitive_type, op_type, value, dtype, flops]``.
 
@@ -82,7 +82,7 @@ def sensitivity_lists(
         output_names=output_names,
         variants=(OWN,),
         post_process=post_process,
-        silent=silent,
+        shown=shown,
     )
     return {
         output: [[name, kind, op, value, dtype, flops] for name, op, kind, dtype, flops, value in t]
@@ -97,13 +97,13 @@ def _scored(
     chosen: Sequence[Port],
     variants: Sequence[str],
     post_process: PostProcess | None,
-    silent: bool | None,
+    shown: bool | None,
 ) -> tuple[Observation, dict[str, PortScores]]:
     with undisturbed(model), all_float(model):
         with same_randomness():
             run = observe_graph(model, inputs)
         runs = PortRuns(model, inputs, metric, run.outputs, variants, post_process)
-        return run, runs.scores(chosen, silent)
+        return run, runs.scores(chosen, shown)
 
 
 def _table(

@@ -16,6 +16,7 @@ from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.profiler.sensitivity_table import SensitivityTable
+from qtune.report.progress import progress
 
 CONFIG_KEYS = ("metric", "threshold", "max_tuned_stubs")
 
@@ -74,7 +75,7 @@ def tune(
     cumulative: list[float | None] = [None] * len(table)
     with dtypes_restored(list(by_name.values())):
         best, tuned = score(), 0
-        for index, row in enumerate(ranked.records()):
+        for index, row in enumerate(progress(ranked.records(), "tune", unit="stub")):
             if goal.reached(best) or tuned >= goal.max_tuned_stubs:
                 break
             port = by_name.get((row["op_name"], row["fake_stub_type"]))

@@ -19,7 +19,6 @@ from qtune.bpu.hbm import OBJECT_SUFFIX, SUFFIX, Hbm, Hbo, Piece, link, write_pr
 from qtune.bpu.memory import plan_memory
 from qtune.bpu.options import OPTIONS, CompileOptions, check_options
 from qtune.bpu.perf import hbm_perf
-from qtune.bpu.progress import Progress
 from qtune.bpu.visualize import visualize
 from qtune.errors import ArgumentError
 from qtune.hbir.builder import META_ATTRS, META_OP, META_SHAPES, META_TYPE
@@ -30,6 +29,7 @@ from qtune.hbir.precision import PrecisionConfig
 from qtune.hbir.serialize import from_bytes, save
 from qtune.hbir.serialize import load as load_file
 from qtune.march import March, as_march, refuse_other_march
+from qtune.report.progress import Bar, progress_bar
 from qtune.report.screen import show
 
 __all__ = [
@@ -156,16 +156,21 @@ def _check_module(m: HbirModule, march: March) -> None:
 
 
 def _write(m: HbirModule, path: Path, march: March, options: CompileOptions) -> None:
-    progress = Progress("compile", 4, shown=options.progress_bar)
+    with progress_bar(3, "compile", unit="step", shown=options.progress_bar) as bar:
+        _write_steps(m, path, march, options, bar)
+
+
+def _write_steps(
+    m: HbirModule, path: Path, march: March, options: CompileOptions, bar: Bar
+) -> None:
     machine = hardware(march)
-    progress.step("memory plan")
     memory = plan_memory(
         m.model.graph,
         options.memory_strategy,
         machine.allocation,
         options.padding(machine),
     )
-    progress.step("estimate")
+    bar.advance("memory plan")
     cost = estimate(
         m.model,
         march.value,
@@ -173,13 +178,13 @@ def _write(m: HbirModule, path: Path, march: March, options: CompileOptions) -> 
         options.l2m_bytes(machine),
         options.max_time_per_fc,
     )
-    progress.step("program")
+    bar.advance("estimate")
     module = m if options.debug else _without_debug_facts(m)
     advice = _advice(cost, options.advice)
     piece = Piece(module, memory.to_dict(), cost.to_dict())
     recorded = {**options.to_dict(), "cache_path": str(options.cache_path)}
     write_program(path, [piece], march.value, m[0].desc, recorded, advice)
-    progress.step("done")
+    bar.advance("program")
 
 
 def _without_debug_facts(m: HbirModule) -> HbirModule:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
 import torch
 from torch import nn
 
+from qtune.capture.restore import Restorer
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
 
@@ -60,15 +59,15 @@ def not_observing(model: nn.Module) -> Iterator[None]:
 def undone_on_error(model: nn.Module) -> Iterator[None]:
     """If the block ends with an exception (Ctrl-C as well), everything is as before it.
 
-    The states and scales of the fake-quantizes, what their observers know, training flags, and the
-    buffers of the model.
+    The states and scales of the fake-quantizes, what their observers know, training flags and
+    buffers of the model, its gradients, and the random state of torch, Python and NumPy.
     """
-    modes, values = _Modes(model), _Values(model)
+    before, learned = Restorer(model), _LearnedValues(model)
     try:
         yield
     except BaseException:
-        modes.restore()
-        values.restore()
+        before.restore()
+        learned.restore()
         raise
 
 
@@ -87,35 +86,19 @@ class _Modes:
             module.training = flag
 
 
-class _Values:
-    """Buffers of a model; of the fake-quantizes also parameters and plain attributes."""
+class _LearnedValues:
+    """Parameters of the fake-quantizes."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._tensors: list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]] = []
-        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        for module in model.modules():
-            self._keep(module._buffers)
         inside = (m for m in model.modules() if isinstance(m, FakeQuantize))
-        for part in dict.fromkeys(part for quantizer in inside for part in quantizer.modules()):
-            self._keep(part._parameters)
-            plain = {k: v for k, v in vars(part).items() if isinstance(v, _PLAIN)}
-            self._attributes.append((vars(part), plain))
-
-    def _keep(self, tensors: dict[str, Any]) -> None:
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                self._tensors.append((tensors, name, tensor, tensor.detach().clone()))
+        found = dict.fromkeys(p for quantizer in inside for p in quantizer.parameters())
+        self._before = [(p, p.detach().clone(), p.grad) for p in found]
 
     @torch.no_grad()
     def restore(self) -> None:
-        for owner, name, tensor, value in self._tensors:
-            tensor.copy_(value)
-            owner[name] = tensor
-        for owner, plain in self._attributes:
-            added = [k for k, v in owner.items() if isinstance(v, _PLAIN) and k not in plain]
-            for name in added:
-                del owner[name]
-            owner.update(plain)
-
-
-_PLAIN = (bool, int, float, str, type(None))
+        for parameter, value, gradient in self._before:
+            if parameter.shape == value.shape:
+                parameter.copy_(value)
+            else:
+                parameter.data = value
+            parameter.grad = gradient

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtune.arith.quantize import scale_from_threshold
 from qtune.dtype import FloatDType, QuantDType
-from qtune.errors import MarchError
+from qtune.errors import MarchError, QconfigError
 from qtune.ops.spec import FuseRole, MarchRule, OpSpec, Rule
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
@@ -152,6 +152,12 @@ class PortPlan:
         if scale is not None:
             return FakeQuantize(FixedScaleObserver, scale=scale, dtype=self.dtype, **where)
         fake_quantize = self.constructor(**where)
+        if fake_quantize.ch_axis != ch_axis:
+            raise QconfigError(
+                f"{name}: the qconfig asks for one scale per channel (ch_axis "
+                f"{fake_quantize.ch_axis}), but the BPU has one scale for an activation; leave "
+                "ch_axis out, and take an observer for the whole tensor"
+            )
         if fake_quantize.dtype != self.dtype:
             fake_quantize.set_dtype(self.dtype)
         fake_quantize.bounds = self.bounds

@@ -19,6 +19,7 @@ from qtune.quantizers.fixed import FixedScaleObserver
 from qtune.quantizers.lsq import _LearnableFakeQuantize
 from qtune.quantizers.observer import (
     MinMaxObserver,
+    MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
     Observer,
 )
@@ -70,6 +71,7 @@ class QConfig:
                     f"FakeQuantize.with_args(dtype=qint8), but got {constructor!r}"
                 )
             object.__setattr__(self, port, constructor)
+        _refuse_one_scale(self.weight)
 
     @property
     def activation(self) -> FakeQuantizeConstructor | None:
@@ -79,6 +81,15 @@ class QConfig:
     def __call__(self) -> QConfig:
         """Itself: the documents write ready-made qconfigs with and without a call."""
         return self
+
+
+def _refuse_one_scale(weight: FakeQuantizeConstructor | None) -> None:
+    """Each operator knows the axis of its output channels, so only -1 would be lost."""
+    if isinstance(weight, Constructor) and weight.arguments.get("ch_axis") == -1:
+        raise QconfigError(
+            "QConfig: weights have one scale per output channel, so ch_axis can't be -1; leave it "
+            "out"
+        )
 
 
 def get_qconfig(
@@ -137,18 +148,23 @@ def get_default_qconfig(
     ``use_grad_scaling``) and its observer (``dtype``, ``scale``, ``averaging_constant``,
     ``is_sync_quantize``). Weights have one scale per output channel.
     """
+    for port, kind, given in (
+        ("activation", activation_fake_quant, activation_qkwargs),
+        ("weight", weight_fake_quant, weight_qkwargs),
+    ):
+        if kind is None and given:
+            raise QconfigError(
+                f"get_default_qconfig: {port}_qkwargs has no effect without {port}_fake_quant; "
+                "leave it out"
+            )
     weight_options = dict(weight_qkwargs or {})
     if weight_options.pop("qscheme", torch.per_channel_symmetric) != torch.per_channel_symmetric:
         raise QconfigError("get_default_qconfig: weights only support per_channel_symmetric")
     weight_options = {"ch_axis": 0, "averaging_constant": WEIGHT_AVERAGING} | weight_options
-    weight = _named(weight_fake_quant, weight_observer, weight_options, "weight")
-    if weight is not None and weight_observer == "min_max":
-        weight = weight.with_args(observer=MovingAveragePerChannelMinMaxObserver)
+    options = dict(activation_qkwargs or {})
     return QConfig(
-        weight=weight,
-        output=_named(
-            activation_fake_quant, activation_observer, dict(activation_qkwargs or {}), "activation"
-        ),
+        weight=_named(weight_fake_quant, weight_observer, weight_options, "weight"),
+        output=_named(activation_fake_quant, activation_observer, options, "activation"),
     )
 
 
@@ -177,4 +193,13 @@ def _named(
             f"get_default_qconfig: {port}_observer must be one of {', '.join(OBSERVERS)}, "
             f"got {observer!r}"
         )
-    return FAKE_QUANTS[fake_quant].with_args(observer=OBSERVERS[observer], **options)
+    return FAKE_QUANTS[fake_quant].with_args(observer=_observer(observer, options), **options)
+
+
+def _observer(name: str, options: Mapping[str, Any]) -> type[Observer]:
+    """The class of this name; min_max has the classes that the guide prints."""
+    if name == "min_max" and "ch_axis" not in options:
+        return MovingAverageMinMaxObserver
+    if name == "min_max" and options["ch_axis"] != -1:
+        return MovingAveragePerChannelMinMaxObserver
+    return OBSERVERS[name]

@@ -8,6 +8,11 @@ from typing import Any
 
 from qtune.modes import FuseMode, QATMode, get_qat_mode, set_qat_mode
 from qtune.nn.eager import as_graph
+from qtune.ops.elementwise.float_functional import FloatFunctional
+from qtune.ops.quant.stubs import DeQuantStub, QuantStub
+from qtune.prepare.absorb import absorb_bn
+from qtune.prepare.fuse_modules import fuse_known_modules, fuse_modules
+from qtune.prepare.pipeline import PrepareMethod, prepare
 from qtune.qconfig.explain import Explanation, explain
 from qtune.qconfig.predefined import (
     RECIPES,
@@ -19,7 +24,6 @@ from qtune.qconfig.predefined import (
 from qtune.qconfig.qconfig import QConfig, get_default_qconfig, get_qconfig
 from qtune.qconfig.setter import QconfigSetter
 from qtune.quantization import hbdk4, observer_v2, qconfig, qconfig_setter, qconfig_template
-from qtune.quantization.absorb import absorb_bn
 from qtune.quantization.calibrate import (
     auto_calibrate,
     load_calib_state_dict,
@@ -34,8 +38,6 @@ from qtune.quantization.deploy import (
     visualize_model,
 )
 from qtune.quantization.freeze import freeze_qat_module, operators_in
-from qtune.quantization.fuse_modules import fuse_known_modules, fuse_modules
-from qtune.quantization.pipeline import PrepareMethod, prepare
 from qtune.quantization.prepare_qat import (
     fuse_fx,
     prepare_calibration,
@@ -43,7 +45,6 @@ from qtune.quantization.prepare_qat import (
     prepare_qat,
     prepare_qat_fx,
 )
-from qtune.quantization.stubs import DeQuantStub, FloatFunctional, QuantStub
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.lsq import _LearnableFakeQuantize

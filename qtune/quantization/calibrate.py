@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from tqdm import tqdm
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from qtune.capture.inputs import as_inputs
+from qtune.capture.inputs import Inputs, as_inputs
 from qtune.capture.inputs import batch_to_inputs as default_inputs
 from qtune.check.misconceptions import at_calibration
 from qtune.errors import PrepareError
@@ -19,8 +19,12 @@ from qtune.modes import QATMode
 from qtune.nn.float_mode import undone_on_error
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_ops
+from qtune.quantization.lockstep import exchanges_data, in_lockstep
 from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.scope import forward_scope
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
+from qtune.report.progress import expected_length
+from qtune.report.progress import progress as shown
 
 _WHERE = "auto_calibrate"
 _Model = TypeVar("_Model", bound=nn.Module)
@@ -32,13 +36,21 @@ def auto_calibrate(
     data_loader: Iterable[Any],
     num_steps: int | None = None,
     batch_to_inputs: Callable[[Any], Any] | None = None,
+    *,
+    progress: bool | None = None,
 ) -> _Model:
     """Calibrate ``model`` on the batches of ``data_loader`` and return it, ready for validation.
 
     The model runs in eval mode without gradients, in the state CALIBRATION, and is left in eval
     mode and VALIDATION. ``num_steps``: most batches to use. ``batch_to_inputs(batch)`` gives the
     example for one call (see ``prepare``); default ``qtune.capture.inputs.batch_to_inputs``: of
-    ``(x, label)`` the first, where forward takes one argument. A terminal shows the progress.
+    ``(x, label)`` the first, where forward takes one argument. ``progress``: whether a bar on
+    standard error shows how far it is; default where that is a terminal (see
+    ``qtune.report.progress``).
+
+    ``model`` may be wrapped in ``DistributedDataParallel``. Processes that exchange their data
+    calibrate on as many batches as the one that has fewest; an error while one of them gets its
+    batch is an error in all.
 
     Raises ``PrepareError`` if there was no batch, or one that forward does not take, and for a
     model that was not prepared. After any exception, an interrupt too, the model is as it was:
@@ -49,19 +61,27 @@ def auto_calibrate(
             f"{_WHERE}: {type(model).__name__} holds no fake-quantize; pass what prepare returned, "
             "not the float model"
         )
-    batches, total = itertools.islice(data_loader, num_steps), _length(data_loader, num_steps)
-    count = 0
+    if num_steps is not None and num_steps < 1:
+        raise PrepareError(f"{_WHERE}: num_steps must be 1 or more, got {num_steps!r}")
+    inner = model.module if isinstance(model, DataParallel | DistributedDataParallel) else model
+
+    def to_inputs(step: int, batch: Any) -> Inputs:
+        given = batch if batch_to_inputs is None else as_inputs(batch_to_inputs(batch), _WHERE)
+        return default_inputs(given, inner, step, _WHERE)
+
+    total, count = expected_length(data_loader, num_steps), 0
     with undone_on_error(model), torch.no_grad():
         set_fake_quantize(model.eval(), FakeQuantState.CALIBRATION)
-        for batch in tqdm(batches, desc="calibrate", total=total, unit="batch", disable=None):
-            given = batch if batch_to_inputs is None else as_inputs(batch_to_inputs(batch), _WHERE)
-            inputs = default_inputs(given, model, count, _WHERE)
-            model(*inputs.args, **inputs.kwargs)
+        calls = (to_inputs(*item) for item in enumerate(itertools.islice(data_loader, num_steps)))
+        steps = in_lockstep(calls, _WHERE) if exchanges_data(model) else calls
+        for inputs in shown(steps, "calibrate", unit="batch", total=total, shown=progress):
+            with forward_scope():  # ends with the step, whatever a forward leaves behind
+                model(*inputs.args, **inputs.kwargs)
             count += 1
         if not count:
             raise PrepareError(f"{_WHERE}: the data loader gave no batch; nothing is calibrated")
         set_fake_quantize(model, FakeQuantState.VALIDATION)
-    for text in at_calibration(model) if isinstance(model, PreparedModel) else ():
+    for text in at_calibration(inner) if isinstance(inner, PreparedModel) else ():
         _log.warning("%s: %s", _WHERE, text)
     return model
 
@@ -124,12 +144,3 @@ def _check_modes(calibration_model: nn.Module, qat_model: nn.Module) -> None:
 
 def _quantizers(model: nn.Module) -> dict[str, FakeQuantize]:
     return {path: m for path, m in model.named_modules() if isinstance(m, FakeQuantize)}
-
-
-def _length(data_loader: Iterable[Any], num_steps: int | None) -> int | None:
-    """How many batches will come, where that is known."""
-    try:
-        known = len(data_loader)  # type: ignore[arg-type]
-    except TypeError:
-        return num_steps
-    return known if num_steps is None else min(known, num_steps)

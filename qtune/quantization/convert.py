@@ -14,12 +14,14 @@ from qtune.nn.eager import eager_facts
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.preserved import OfFloatClass
 from qtune.nn.qat import QATOp
+from qtune.nn.quantized import QuantizedOp
 from qtune.nn.quantized.passing import FusedAway
 from qtune.nn.quantized.preserved import PRESERVE
 from qtune.nn.quantized.qtensor import untraced
+from qtune.nn.quantized.whole import WholePlans
 from qtune.nn.quantized.wiring import Wiring
-from qtune.quantization.absorb import absorb_for_export
-from qtune.quantization.constness import constant_nodes
+from qtune.prepare.absorb import absorb_for_export
+from qtune.prepare.constness import constant_nodes
 from qtune.quantization.convert_eager import convert_eager, replacement
 from qtune.quantization.hbdk4 import check_state, pre_export
 
@@ -27,10 +29,20 @@ GROUP = "group"
 
 
 class QuantizedModel(OfFloatClass):
-    """The graph of a converted model. ``march`` and ``consistency_level``: of the prepared one."""
+    """The graph of a converted model. ``march`` and ``consistency_level``: of the prepared one.
+
+    ``plans``: with ``fast_mode``, the plans of whole calls.
+    """
 
     march: str = ""
     consistency_level: int | None = None
+    plans: WholePlans | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the graph: module after module, or with ``fast_mode`` in one plan."""
+        if self.plans is None:
+            return super().forward(*args, **kwargs)
+        return self.plans.run(self, super().forward, args, kwargs)
 
     @classmethod
     def of(cls, graph: PreparedModel) -> QuantizedModel:
@@ -56,7 +68,9 @@ def convert(
 
     ``mapping``: class of a prepared operator -> class to put in its place, made by
     ``cls.from_float(op)``. ``inplace``: change ``module`` itself instead of a copy.
-    ``remove_qconfig``: drop the attribute ``qconfig`` of all modules. ``fast_mode``: not done.
+    ``remove_qconfig``: drop the attribute ``qconfig`` of all modules. ``fast_mode``: a faster
+    forward of the same bits, for running the model in Python: a graph runs as one plan, without
+    the modules; the result can't be traced, checked or compiled.
 
     Raises ``ExportError`` in training mode or while fake-quantizes are in a state that does not
     quantize, ``NotCalibratedError`` for those without a scale.
@@ -73,6 +87,8 @@ def convert(
         result = convert_eager(tree, dict(mapping or {}))
     if remove_qconfig:
         _remove_qconfigs(result)
+    if fast_mode:
+        _make_fast(result)
     return result.eval()
 
 
@@ -147,11 +163,8 @@ def _check_arguments(where: str, module: Any, mapping: Any, fast_mode: Any) -> N
             f"{where}: mapping must map classes of prepared operators to classes with a method "
             f"from_float, got {mapping!r}"
         )
-    if fast_mode:
-        raise NotImplementedError(
-            f"{where}: fast_mode=True is not done; for speed run the whole model with "
-            "hbdk4.export and hbdk4.convert"
-        )
+    if not isinstance(fast_mode, bool):
+        raise ArgumentError(f"{where}: fast_mode must be True or False, got {fast_mode!r}")
 
 
 def _check_eager(module: nn.Module) -> None:
@@ -172,6 +185,14 @@ def _preserved_attributes(config: Any) -> list[str]:
             f"{config!r}"
         )
     return list(config.get("preserved_attributes", ()))
+
+
+def _make_fast(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, QuantizedOp):
+            module.fast_mode = True
+    if isinstance(model, QuantizedModel):
+        model.plans = WholePlans()
 
 
 def _remove_qconfigs(model: nn.Module) -> None:

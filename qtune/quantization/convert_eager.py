@@ -14,7 +14,7 @@ from qtune.nn.qat.functional import FloatFunctional
 from qtune.nn.quantized import PreservedOp, QuantizedFunctional, quantized_class
 from qtune.nn.quantized.preserved import is_preserved
 from qtune.nn.quantized.wiring import Wiring
-from qtune.quantization.eager_layer import EagerComposite
+from qtune.prepare.eager_layer import EagerComposite
 
 
 def convert_eager(module: nn.Module, mapping: Mapping[type, type]) -> nn.Module:

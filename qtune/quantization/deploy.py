@@ -21,12 +21,14 @@ from qtune.bpu.hbm import Hbm
 from qtune.bpu.perf import hbm_perf
 from qtune.bpu.visualize import visualize
 from qtune.capture.inputs import Inputs, as_inputs
-from qtune.check.march import INPUT_SOURCES, input_sources
+from qtune.check.march import INPUT_SOURCES, camera_lines, input_sources
 from qtune.check.march import check_model as check_prepared
 from qtune.errors import ArgumentError, ConvertError
 from qtune.hbir.module import HbirModule
 from qtune.march import March, as_march, refuse_other_march
 from qtune.nn.quantized import PreservedOp, QuantizedOp
+from qtune.nn.quantized.camera import DDR
+from qtune.nn.quantized.op import NOT_FOR_FILES
 from qtune.nn.quantized.recording import NHWC, Recording
 
 __all__ = [
@@ -90,8 +92,9 @@ def compile_model(
     """Compile a converted or traced model to the program file ``hbm`` and return 0.
 
     * ``march``: that of the model; another one is refused. ``name``: of the function in the file.
-    * ``input_source``: ``ddr``, one for all inputs or one for each; ``pyramid`` and ``resizer``
-      are not done.
+    * ``input_source``: ``ddr``, ``pyramid`` or ``resizer``, one for all inputs or one for each. The
+      inputs of the last two are the planes of a camera image (``insert_image_convert`` and
+      ``insert_roi_resize`` of an argument), which its ``QuantStub(scale=1 / 128)`` takes as codes.
     * ``input_layout``, ``output_layout``: ``NCHW`` or ``NHWC`` of 4-dimensional arguments, one for
       all or one for each; ``None``: as traced. ``BPU_RAW`` is refused.
     * ``opt``: ``O0`` to ``O3`` or 0 to 3, the memory plan (3 is 2); ``ddr`` and ``fast`` are O2
@@ -105,11 +108,12 @@ def compile_model(
     balance, level = _goal(opt, balance_factor)
     _refuse_extra(extra_args, "compile_model")
     recording = _recording(module, example_inputs, "compile_model")
-    _check_sources(input_source, len(recording.inputs))
+    sources = _sources(recording, input_source, input_layout)
     integer = recording.module(
         name or "forward",
         _layouts("input_layout", input_layout or "NCHW", len(recording.inputs)),
         _layouts("output_layout", output_layout, len(recording.outputs)),
+        sources,
     )
     _check_march(integer, march, "compile_model")
     target = as_march(str(integer.march))
@@ -222,6 +226,8 @@ def _recording(module: Any, example_inputs: Any, where: str) -> Recording:
             f"{where}: expected a model that convert made, or torch.jit.trace of one, got "
             f"{type(module).__name__}"
         )
+    if any(getattr(item, "fast_mode", False) for item in module.modules()):
+        raise ArgumentError(f"{where}: {NOT_FOR_FILES}")
     if example_inputs is None:
         raise ArgumentError(f"{where}: example_inputs are needed: the inputs it was traced with")
     return Recording(module, _inputs(example_inputs, where))
@@ -232,14 +238,21 @@ def _check_march(integer: HbirModule, march: March | str | None, where: str) -> 
         refuse_other_march(str(integer.march), f"{where}: the model", march)
 
 
-def _check_sources(given: str | Sequence[str], count: int) -> None:
-    sources = input_sources(given, count, "compile_model")
-    if any(source != "ddr" for source in sources):
-        raise NotImplementedError(
-            f"compile_model: input_source {given!r} is not done for a traced model, whose inputs "
-            "are float tensors in memory (ddr). For camera images export the prepared model with "
-            "hbdk4.export and use insert_image_convert or insert_roi_resize on its input"
+def _sources(recording: Recording, given: str | Sequence[str], layout: Any) -> list[str]:
+    """Where each input comes from; refused for inputs that can't come from a camera."""
+    sources = input_sources(given, len(recording.inputs), "compile_model")
+    if all(source == DDR for source in sources):
+        return sources
+    layouts = _layouts("input_layout", layout or NHWC, len(sources))
+    if any(source != DDR and kind != NHWC for source, kind in zip(sources, layouts, strict=True)):
+        raise ArgumentError(
+            f"compile_model: input_layout {layout!r} with input_source {given!r}: the planes of a "
+            "camera image are NHWC; leave input_layout out, or give NHWC for them"
         )
+    lines = camera_lines(recording.module(), sources)
+    if lines:
+        raise ConvertError(f"compile_model: input_source {given!r}: {'; '.join(lines)}")
+    return sources
 
 
 def _inputs(example_inputs: Any, where: str) -> Inputs:

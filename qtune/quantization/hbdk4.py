@@ -18,7 +18,7 @@ from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat import QATOp, iter_stubs
 from qtune.nn.table import TableOp, TableSource, make_table, noted_source, table_source
 from qtune.ops.spec import Rule
-from qtune.quantization.absorb import absorb_for_export
+from qtune.prepare.absorb import absorb_for_export
 from qtune.quantization.pytree import get_hbir_input_flattener, get_hbir_output_unflattener
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import not_calibrated
@@ -39,7 +39,7 @@ def pre_export(model: nn.Module, inplace: bool = False, example_inputs: Any = No
     A table maps the codes of its input to the codes of its output (numerics.md section 3): 256
     entries for qint8, segments over the observed range for qint16. ``inplace`` changes ``model``
     itself. A model that is pre-exported already stays as it is. Batch norms that the QAT mode kept
-    are absorbed by their GEMM (``qtune.quantization.absorb``).
+    are absorbed by their GEMM (``qtune.prepare.absorb``).
 
     ``model`` may be one sub-module of a prepared model, to find the table that costs accuracy:
     ``model.head = pre_export(model.head)``; the rest of the model runs and exports as before.
@@ -155,7 +155,7 @@ def check_state(model: nn.Module, where: str = "pre_export") -> None:
                 "the model does not quantize; call set_fake_quantize(model, "
                 "FakeQuantState.VALIDATION) first"
             )
-    unobserved = [quantizer.name for _, _, quantizer in stubs if not bool(quantizer.observed)]
+    unobserved = [q.uncalibrated_name for _, _, q in stubs if not bool(q.observed)]
     if unobserved:
         raise not_calibrated(unobserved)
 

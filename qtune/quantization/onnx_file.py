@@ -33,7 +33,7 @@ from qtune.errors import ArgumentError, ExportError, NotCalibratedError
 from qtune.nn.eager import as_graph
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
-from qtune.quantization.absorb import absorb_for_export
+from qtune.prepare.absorb import absorb_for_export
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import uncalibrated_text
 from qtune.report.files import atomic_path

@@ -17,15 +17,15 @@ from qtune.modes import FuseMode, get_qat_mode
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.preserved import preserve
 from qtune.nn.qat.functional import is_functional
+from qtune.prepare.cat_scales import share_cat_scales
+from qtune.prepare.functionals import name_functional_calls
+from qtune.prepare.fuse import fuse
+from qtune.prepare.fuse_modules import fuse_known_modules, fused_layers
+from qtune.prepare.operators import Operators
+from qtune.prepare.pipeline import PrepareMethod, prepare
+from qtune.prepare.region import classify
+from qtune.prepare.symbolic import symbolic_example
 from qtune.qconfig.accept import AnySetter
-from qtune.quantization.cat_scales import share_cat_scales
-from qtune.quantization.functionals import name_functional_calls
-from qtune.quantization.fuse import fuse
-from qtune.quantization.fuse_modules import fuse_known_modules, fused_layers
-from qtune.quantization.operators import Operators
-from qtune.quantization.pipeline import PrepareMethod, prepare
-from qtune.quantization.region import classify
-from qtune.quantization.symbolic import symbolic_example
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
 
 BERNOULLI = "bernoulli"

@@ -13,11 +13,11 @@ from qtune.capture.recorder import capture
 from qtune.errors import ArgumentError
 from qtune.modes import get_qat_mode
 from qtune.nn.qat import QATOp
-from qtune.quantization.functionals import name_functional_calls
-from qtune.quantization.fuse import fuse
-from qtune.quantization.fuse_modules import fused_layers
-from qtune.quantization.operators import Operators
-from qtune.quantization.region import classify
+from qtune.prepare.functionals import name_functional_calls
+from qtune.prepare.fuse import fuse
+from qtune.prepare.fuse_modules import fused_layers
+from qtune.prepare.operators import Operators
+from qtune.prepare.region import classify
 from qtune.report.screen import show
 from qtune.report.table import text_table
 

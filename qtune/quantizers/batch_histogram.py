@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from qtune.arith_fast.histogram import bin_widths, magnitude_counts, stretched
 from qtune.quantizers.observer import Observer
-from qtune.quantizers.statistics import Summary, in_group
+from qtune.quantizers.processes import in_group, reduce_over_processes
+from qtune.quantizers.statistics import Summary
 
 BINS = 2048
 """Bins of a batch's histogram where no argument says otherwise."""
@@ -49,7 +49,7 @@ class BatchHistogramObserver(Observer):
         width = bin_widths(batch.absmax, self.bins)
         counts = magnitude_counts(x, width, self.bins, self.ch_axis)
         if self.is_sync_quantize and in_group():
-            dist.all_reduce(counts)
+            reduce_over_processes(counts)
         return HistogramSummary(batch.low, batch.high, counts)
 
     def _ranges(self, seen: torch.Tensor, absmax: torch.Tensor, batch: Summary) -> torch.Tensor:

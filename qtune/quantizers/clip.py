@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
-import torch.distributed as dist
 
 from qtune.quantizers.observer import Observer
 from qtune.quantizers.options import CommonOptions, positive_number
-from qtune.quantizers.statistics import FLOAT32_MAX, Summary, in_group
+from qtune.quantizers.processes import in_group, reduce_over_processes
+from qtune.quantizers.statistics import FLOAT32_MAX, Summary
 
 
 class ClipObserver(Observer):
@@ -55,7 +55,7 @@ class ClipStdObserver(Observer):
     def _summarize(self, x: torch.Tensor, batch: Summary) -> MomentSummary:
         moments = _moments(x, self.ch_axis, batch.low.numel())
         if self.is_sync_quantize and in_group():
-            dist.all_reduce(moments)
+            reduce_over_processes(moments)
         return MomentSummary(batch.low, batch.high, moments)
 
     def _ranges(self, seen: torch.Tensor, absmax: torch.Tensor, batch: Summary) -> torch.Tensor:

@@ -19,6 +19,7 @@ from qtune.quantizers.fixed import check_zero_point, checked_scale
 from qtune.quantizers.float32 import Float32Module
 from qtune.quantizers.loaded_scale import as_power_of_two, settle_loaded_scale
 from qtune.quantizers.observer import MovingAverageMinMaxObserver, Observer
+from qtune.quantizers.onnx_form import onnx_form
 from qtune.quantizers.options import grid_dtype
 from qtune.quantizers.scope import current_scope, not_calibrated
 from qtune.quantizers.state import FakeQuantState
@@ -153,6 +154,9 @@ class FakeQuantize(Float32Module):
             return x
         if not bool(self.observed):
             return self._pass_unobserved(x)
+        if torch.onnx.is_in_onnx_export():
+            limits = float(self.quant_min), float(self.quant_max)
+            return onnx_form(x, self.scale, limits, self.ch_axis)
         return self._quantize(x)
 
     def _quantize(self, x: torch.Tensor) -> torch.Tensor:
@@ -299,9 +303,15 @@ class FakeQuantize(Float32Module):
     def _pass_unobserved(self, x: torch.Tensor) -> torch.Tensor:
         scope = current_scope()
         if scope is None:
-            raise not_calibrated([self._where])
-        scope.unobserved.append(self._where)
+            raise not_calibrated([self.uncalibrated_name])
+        scope.unobserved.append(self.uncalibrated_name)
         return x
+
+    @property
+    def uncalibrated_name(self) -> str:
+        """How errors about a missing scale call this fake-quantize, with what it waits for."""
+        waiting = self.activation_post_process.waiting
+        return f"{self._where} ({waiting})" if waiting else self._where
 
     def extra_repr(self) -> str:
         """The settings and scales, as the documents print them."""
@@ -337,6 +347,13 @@ def _build(observer: type[Observer] | Constructor, arguments: dict[str, Any]) ->
             f" (type={type(observer).__name__})"
         )
     known = inspect.signature(cls).parameters
+    given = {*arguments, *(observer.arguments if isinstance(observer, Constructor) else ())}
+    missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
+    if missing:
+        raise ArgumentError(
+            f"FakeQuantize: {cls.__name__} needs {', '.join(missing)}; give it beside the observer "
+            "(in get_default_qconfig: in activation_qkwargs or weight_qkwargs)"
+        )
     unknown = [name for name in arguments if name not in known]
     if unknown:
         raise ArgumentError(

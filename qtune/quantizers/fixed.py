@@ -33,6 +33,9 @@ class FixedScaleObserver(Observer):
         averaging_constant: float = 0.01,
         **options: Unpack[LastOptions],
     ) -> None:
+        count = scale.numel() if isinstance(scale, torch.Tensor) else 1
+        if ch_axis != -1 and count > 1 and options.get("channel_len") is None:
+            options["channel_len"] = count
         super().__init__(averaging_constant, ch_axis, dtype, qscheme, **options)
         check_zero_point(zero_point)
         self.give_scale(checked_scale(scale, self.threshold.numel()), self.dtype)
@@ -52,9 +55,12 @@ def checked_scale(scale: float | torch.Tensor, channels: int) -> torch.Tensor:
     """Return ``scale`` as float32 [channels]; raise ``ArgumentError`` unless positive, finite."""
     value = torch.as_tensor(scale).detach().to(torch.float32).reshape(-1)
     if value.numel() not in {1, channels} or not bool(((value > 0) & value.isfinite()).all()):
-        raise ArgumentError(
-            f"scale: expected 1 or {channels} positive, finite numbers but got {scale!r}"
+        wanted = (
+            "1 positive, finite number"
+            if channels == 1
+            else (f"1 or {channels} positive, finite numbers, one per channel,")
         )
+        raise ArgumentError(f"scale: expected {wanted} but got {scale!r}")
     return value.expand(channels).clone()
 
 

@@ -15,8 +15,9 @@ from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError, NotCalibratedError
 from qtune.quantizers.batch_histogram import BINS
 from qtune.quantizers.observer import HISTOGRAM
-from qtune.quantizers.options import CommonOptions, grid_dtype, positive_number, whole_number
+from qtune.quantizers.options import GRIDS, CommonOptions, grid_dtype, positive_number, whole_number
 from qtune.quantizers.running_histogram import RunningHistogramObserver
+from qtune.report.progress import progress
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class HistogramObserver(RunningHistogramObserver):
         ``prefix`` or inside it. A scale given by hand stays, a learned one begins anew.
 
         Raises ``ArgumentError`` where nothing is left to reset, ``NotCalibratedError`` naming all
-        that hold no data; nothing is changed then.
+        that hold no data; nothing is changed then, nor where Ctrl-C ends the search.
         """
         chosen = checked_method(method, method_kwargs)
         grid = None if dtype is None else grid_dtype(dtype)
@@ -76,10 +77,12 @@ class HistogramObserver(RunningHistogramObserver):
                 f"reset_scale: no histogram of data in: {', '.join(empty)}. Calibrate the model, "
                 "or load the state of one that was calibrated with HistogramObserver."
             )
-        for module in found.values():
+        modules = progress(found.values(), "reset scale", unit="scale")
+        ranges = [_observer(module)._searched_by(*chosen) for module in modules]
+        for module, absmax in zip(found.values(), ranges, strict=True):
             observer = _observer(module)
             observer.method, observer.method_argument = chosen
-            observer.absmax.copy_(observer._searched())
+            observer.absmax.copy_(absmax)
             observer._is_partial = False
             module._refresh_scale()
 
@@ -89,10 +92,16 @@ class HistogramObserver(RunningHistogramObserver):
         return bool(self.histogram.any())
 
     def _search(self, grid: QuantDType) -> torch.Tensor:
-        if self.method == "percentile":
-            share = float(self.method_argument)
-            return percentile_range(self.histogram, self.bin_width, self.peak, share)
-        tried = mse_candidates(self.peak, int(self.method_argument))
+        return self._range_by(self.method, self.method_argument, grid)
+
+    def _searched_by(self, method: str, argument: float) -> torch.Tensor:
+        """The range of each of ``GRIDS`` that another method finds: float32 [3, channels]."""
+        return torch.stack([self._range_by(method, argument, grid) for grid in GRIDS])
+
+    def _range_by(self, method: str, argument: float, grid: QuantDType) -> torch.Tensor:
+        if method == "percentile":
+            return percentile_range(self.histogram, self.bin_width, self.peak, float(argument))
+        tried = mse_candidates(self.peak, int(argument))
         return least_squares_range(self.histogram, self.bin_width, tried, grid)
 
     def _save_to_state_dict(

@@ -37,6 +37,13 @@ class KLObserver(RunningHistogramObserver):
         super().__init__(bins, *common, **options)
         self.update_interval = whole_number("update_interval", update_interval, 1, MOST_BATCHES)
 
+    @property
+    def waiting(self) -> str:
+        """How many batches the first search still needs."""
+        if bool(self.observed) or not 0 < self._batches < self.update_interval:
+            return ""
+        return f"update_interval {self.update_interval} is more than the {self._batches} batches"
+
     def _is_due(self) -> bool:
         return self._batches % self.update_interval == 0
 

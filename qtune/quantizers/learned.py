@@ -11,9 +11,11 @@ from qtune.arith.quantize import SMALLEST_SCALE
 from qtune.arith_fast.fake_quantize import learned_fake_quantize
 from qtune.dtype import QuantDType
 from qtune.errors import ArgumentError, NonFiniteError
+from qtune.quantizers.constructor import Constructor
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.loaded_scale import same_range
 from qtune.quantizers.options import grid_dtype
+from qtune.quantizers.processes import in_parallel_forward
 from qtune.quantizers.scope import current_scope
 from qtune.quantizers.state import FakeQuantState
 
@@ -28,7 +30,9 @@ class LearnedFakeQuantize(FakeQuantize):
     with its statistics and the scale does not follow them. Whatever the optimizer does, the
     parameter is positive again before anything reads it: its absolute value, at least ``floor``.
     ``learns_inside``: values in range have a part in its gradient.
-    A scale that became infinite or NaN raises ``NonFiniteError``.
+    A scale that became infinite or NaN raises ``NonFiniteError``. Under
+    ``DistributedDataParallel`` a first scale comes from the data of all processes, with or without
+    ``is_sync_quantize``: processes exchange gradients only, never the parameters themselves.
 
     The state has the names and shapes of that of ``FakeQuantize``; either loads the other's, and a
     ``FakeQuantize`` keeps a learned scale as one set by hand. Fixed scales and consistency levels
@@ -45,12 +49,13 @@ class LearnedFakeQuantize(FakeQuantize):
                 f"{type(self).__name__}: {', '.join(refused)}: only FakeQuantize has that; leave it"
                 " out"
             )
-        super().__init__(observer, channel_len=channel_len, **options)
-        if self.activation_post_process.is_fixed:
+        kind = observer.cls if isinstance(observer, Constructor) else observer
+        if getattr(kind, "is_fixed", False):
             raise ArgumentError(
-                f"{type(self).__name__}: the scale of {type(self.activation_post_process).__name__}"
-                " is fixed, so it can't be learned; use FakeQuantize, or another observer"
+                f"{type(self).__name__}: the scale of {kind.__name__} is fixed, so it can't be "
+                "learned; use FakeQuantize, or another observer"
             )
+        super().__init__(observer, channel_len=channel_len, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name in {self.learns, "scale"}:
@@ -136,8 +141,16 @@ class LearnedFakeQuantize(FakeQuantize):
         return scope is not None and self in scope.memory
 
     def _observe(self, x: torch.Tensor) -> None:
-        super()._observe(x)
-        channels = self.activation_post_process.threshold.numel()
+        observer = self.activation_post_process
+        own = observer.is_sync_quantize
+        is_start = self.state is not FakeQuantState.CALIBRATION and self._follows_data()
+        # a parameter that starts from other values in each process would never become equal
+        observer.is_sync_quantize = own or (is_start and in_parallel_forward())
+        try:
+            super()._observe(x)
+        finally:
+            observer.is_sync_quantize = own
+        channels = observer.threshold.numel()
         if self._own().numel() != channels:
             self._store_scale(self.scale.detach().expand(channels))
 

@@ -140,9 +140,15 @@ class Observer(Float32Module):
         """Fix the scale: from now on it is ``scale`` on ``dtype``, and the same range on others."""
         self.threshold.copy_(scale.to(self.threshold.device, torch.float32) * -dtype.qmin)
 
+    @property
+    def waiting(self) -> str:
+        """What is missing for a scale although data came; empty where nothing is."""
+        return ""
+
     def forget(self) -> None:
         """Drop what was observed and what was given: the state before the first data."""
-        self._allocate(self.channel_len or 1, self.threshold.device)
+        for buffer in self.buffers(recurse=False):  # in place: others may hold references
+            buffer.zero_()
 
     @property
     def _where(self) -> str:
@@ -175,7 +181,9 @@ class Observer(Float32Module):
                 f"{tuple(x.shape)}"
             )
         channels = x.shape[self.ch_axis]
-        if x.numel() and channels != self.channel_len:
+        # an empty batch of one process takes part in the exchange with as many channels
+        is_known = x.numel() or (self.is_sync_quantize and channels)
+        if is_known and channels != self.channel_len:
             self._adopt_channels(channels)
         return self.channel_len or 1
 
@@ -298,4 +306,9 @@ class MovingAveragePerChannelMinMaxObserver(Observer):
     ) -> None:
         if ch_axis == -1:
             raise ArgumentError("per-channel observer: ch_axis must be an axis from 0 on, not -1")
+        if qscheme == torch.per_tensor_symmetric:
+            raise ArgumentError(
+                "per-channel observer: qscheme must be torch.per_channel_symmetric; "
+                "MovingAverageMinMaxObserver has one range per tensor"
+            )
         super().__init__(averaging_constant, ch_axis, dtype, qscheme, *common, **options)

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 import torch
-import torch.distributed as dist
 
 from qtune.arith_fast.histogram import bin_widths, doublings, magnitude_counts, merged
 from qtune.dtype import QuantDType
 from qtune.quantizers.observer import HISTOGRAM, Observer
 from qtune.quantizers.options import GRIDS, CommonOptions, whole_number
 from qtune.quantizers.percentile import MOST_BINS
-from qtune.quantizers.statistics import Summary, in_group
+from qtune.quantizers.processes import in_group, reduce_over_processes
+from qtune.quantizers.statistics import Summary
 
 
 class RunningHistogramObserver(Observer):
@@ -57,12 +57,17 @@ class RunningHistogramObserver(Observer):
             self.register_buffer(name, zeros, persistent=False)
         self._batches, self._is_partial = 0, False
 
+    def forget(self) -> None:
+        """Drop the histogram too."""
+        super().forget()
+        self._batches, self._is_partial = 0, False
+
     def _summarize(self, x: torch.Tensor, batch: Summary) -> Summary:
         self._batches += self._is_first_call()
         self._reach(batch.absmax)
         counts = magnitude_counts(x, self.bin_width, self.bins, self.ch_axis)
         if self.is_sync_quantize and in_group():
-            dist.all_reduce(counts)
+            reduce_over_processes(counts)
         self.histogram += counts
         return batch
 

@@ -67,6 +67,6 @@ def uncalibrated_text(where: str, names: Sequence[str], advice: str) -> str:
     """The message about ``names``: advice and the first few in one line, then all of them."""
     more = len(names) - _IN_FIRST_LINE
     shown = ", ".join(names[:_IN_FIRST_LINE]) + (f" and {more} more" if more > 0 else "")
-    text = f"{where}nothing is calibrated for: {shown}. They never saw data and have no scale. "
-    text += advice
+    text = f"{where}nothing is calibrated for: {shown}. "
+    text += f"They never saw enough data and have no scale. {advice}"
     return text if more <= 0 else "\n".join([f"{text} All of them:", *(f"  {n}" for n in names)])

@@ -7,11 +7,10 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from torch import distributed as dist
 from torch import nn
 
 from qtune.errors import ArgumentError
-from qtune.quantizers.statistics import in_group
+from qtune.quantizers.processes import in_several_processes
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ def _warn_unsynchronized(found: Sequence[nn.Module]) -> None:
 
     Weights are the same in every process, so their ranges need no exchange.
     """
-    if not in_group() or dist.get_world_size() == 1:
+    if not in_several_processes():
         return
     observers = [getattr(module, "activation_post_process", None) for module in found]
     alone = [

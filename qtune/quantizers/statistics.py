@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from qtune.errors import NonFiniteError
+from qtune.quantizers.processes import in_group, reduce_over_processes
 
 _log = logging.getLogger(__name__)
 FLOAT32_MAX = torch.finfo(torch.float32).max
@@ -48,8 +48,7 @@ def batch_range(
     low, high, fault = _local_range(x, axis, channels, where)
     if synchronize and in_group():
         flag = low.new_full((1,), float(_FAULTS.index(fault)))
-        packed = torch.cat([-low, high, flag])
-        dist.all_reduce(packed, op=dist.ReduceOp.MAX)
+        packed = reduce_over_processes(torch.cat([-low, high, flag]), largest=True)
         low, high, fault = -packed[:channels], packed[channels:-1], _FAULTS[int(packed[-1])]
     if fault:
         raise NonFiniteError(
@@ -59,11 +58,6 @@ def batch_range(
     if x.numel() == 0 and bool((high == -torch.inf).all()):
         return None
     return Summary(low, high)
-
-
-def in_group() -> bool:
-    """Whether this is one of several processes of ``torch.distributed``."""
-    return dist.is_available() and dist.is_initialized()
 
 
 def _local_range(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -49,12 +49,12 @@ def progress(
     """The ``items``, one after the other, with a bar that says how many of ``total`` came.
 
     ``total``: default the length, where there is one. ``shown``: ``True`` and ``False`` overrule
-    terminal and environment, ``None`` asks them. No item is asked for before it is needed, and
-    ``items`` is not closed where the loop ends early.
+    terminal and environment, ``None`` asks them, and leaves a loop of one step alone.
+    No item is asked for before it is needed; ``items`` is not closed where the loop ends early.
     """
-    if not is_shown(shown):
+    known = expected_length(items) if total is None else total
+    if not is_shown(shown) or (shown is None and known == 1):
         return iter(items)
-    known = len(items) if total is None and isinstance(items, Sized) else total
     return _with_bar(items, task, unit, known)
 
 
@@ -76,6 +76,15 @@ def is_shown(shown: bool | None = None) -> bool:
     if wanted is False or sys.stderr is None or not _is_first_process():
         return False
     return wanted or sys.stderr.isatty()
+
+
+def expected_length(items: Iterable[Any], most: int | None = None) -> int | None:
+    """How many items will come, at most ``most``; ``None`` where nobody knows."""
+    try:
+        known = len(items)  # type: ignore[arg-type]
+    except TypeError:
+        return most
+    return known if most is None else min(known, most)
 
 
 def _with_bar(items: Iterable[_Item], task: str, unit: str, total: int | None) -> Iterator[_Item]:

@@ -15,6 +15,7 @@ from qtune.errors import ArgumentError
 from qtune.hbir.feeding import bind_call, outputs_from
 from qtune.hbir.module import HbirModule
 from qtune.hbir.result import OpResult
+from qtune.report.progress import progress
 from qtune.testing.arguments import check_hbir
 from qtune.testing.origin import origin_of
 from qtune.testing.record import conclude
@@ -69,7 +70,7 @@ class _Run:
         self.records: dict[str, list[OpResult]] = {}
         found: dict[str, list[Tensor]] = {}
         function = module[0]
-        for part in parts:
+        for part in progress(parts, mode, unit="batch"):
             feed = bind_call(function, part.inputs.args, dict(part.inputs.kwargs))
             # looking at every operator costs several times the run itself
             results = function.run(feed, mode, self._note if observe else None)

@@ -66,7 +66,7 @@ def _costs(
         prefixes=(port.op.name,),
         output_names=names,
         variants=_VARIANTS,
-        silent=True,
+        shown=False,
     )
     rows = [
         row

@@ -16,7 +16,8 @@ from qtune.capture.structure import flatten, flatten_named, unflatten
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import march
-from qtune.quantization.rundir import run_files_in
+from qtune.prepare.rundir import run_files_in
+from qtune.report.progress import progress
 from qtune.testing.origin import origin_of
 
 
@@ -86,7 +87,7 @@ def outputs_of(model: Model, parts: Sequence[Chunk]) -> dict[str, Tensor]:
     """Output tensors by name, the chunks joined along the first axis (scalars: stacked)."""
     found: dict[str, list[Tensor]] = {}
     with _evaluating(model):
-        for part in parts:
+        for part in progress(parts, "run", unit="batch"):
             collect(run_model(model, part.inputs), part, found)
     return joined(found)
 
@@ -112,7 +113,7 @@ def observations(model: Model, parts: Sequence[Chunk]) -> Iterator[Observation]:
         with _evaluating(model):
             model = float_twin(model, parts[0].inputs)
     with _evaluating(model):
-        for part in parts:
+        for part in progress(parts, "run", unit="batch"):
             yield observe(model, part.inputs)
 
 

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from qtune import modes
 from qtune.arith_fast.capability import provenance as cpu_provenance
@@ -28,9 +27,10 @@ from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import as_march, march
 from qtune.nn.prepared import PreparedModel
+from qtune.prepare.rundir import run_files_in, write_run_files
 from qtune.quantization import FakeQuantState, PrepareMethod, prepare, set_fake_quantize
 from qtune.quantization.hbdk4 import export, pre_export
-from qtune.quantization.rundir import run_files_in, write_run_files
+from qtune.report.progress import progress
 from qtune.testing.content import digest, model_digest, source_digest
 from qtune.testing.origin import Origin, mark, sources_of
 from qtune.testing.store import MemoryStore, Store, content_key
@@ -180,7 +180,7 @@ class Stages:
         model = self._prepared[0].eval()
         set_fake_quantize(model, FakeQuantState.CALIBRATION)
         with torch.no_grad(), march(self.march):
-            for batch in tqdm(self.batches, desc="calibrate", unit="batch", disable=None):
+            for batch in progress(self.batches, "calibrate", unit="batch"):
                 model(*batch.args, **batch.kwargs)
         kept = self.store.path(self.key, "prepare")
         with run_files_in(kept):

@@ -31,7 +31,7 @@ CLOSE = {"rel": 1e-3, "abs": 2e-7}  # the net computes in float32: a sum near 1 
 
 def one_table(model: nn.Module, x: Any, metric: str = "ATOL", **options: Any) -> dict[str, Any]:
     tables = sensitivity_tables(
-        model, as_inputs(x), Metric.get_metric(metric), "0", silent=True, **options
+        model, as_inputs(x), Metric.get_metric(metric), "0", shown=False, **options
     )
     (table,) = tables.values()
     return {f"{row['op_name']} {row['fake_stub_type']}": row for row in table.records()}
@@ -65,7 +65,7 @@ def test_round_and_clip_split_the_error_of_data_beyond_the_calibrated_range() ->
 def test_columns_dtype_and_flops_are_the_documented_ones() -> None:
     x = torch.rand(1, 3, 24, 24)
     model = calibrated(nn.Conv2d(3, 3, 1), x)
-    (table,) = sensitivity_tables(model, as_inputs(x), Metric.ATOL, "7", silent=True).values()
+    (table,) = sensitivity_tables(model, as_inputs(x), Metric.ATOL, "7", shown=False).values()
     assert tuple(table.columns) == (*HEAD, *(f"{name}_ATOL" for name in COLUMNS))
     assert (table.case, table.metric, table.ascending) == ("7", "ATOL", False)
     weight = next(row for row in table.records() if row["fake_stub_type"] == "weight")
@@ -113,10 +113,10 @@ def test_prefixes_and_types_together_mean_both() -> None:
 def test_output_names_select_and_unknown_ones_are_refused() -> None:
     args = (torch.rand(1, 3, 4, 4), torch.tensor([1, 2]))
     model = calibrated(Detector(), args)
-    found = sensitivity_tables(model, as_inputs(args), Metric.ATOL, "0", silent=True)
+    found = sensitivity_tables(model, as_inputs(args), Metric.ATOL, "0", shown=False)
     assert list(found) == ["boxes", "aux-k-0"]  # A16, A18: None skipped, integers pass
     only = sensitivity_tables(
-        model, as_inputs(args), Metric.ATOL, "0", output_names=("boxes",), silent=True
+        model, as_inputs(args), Metric.ATOL, "0", output_names=("boxes",), shown=False
     )
     assert list(only) == ["boxes"]
     with pytest.raises(AnalysisError, match=r"no output named \['nope'\]; this model has: \['aux"):
@@ -143,11 +143,11 @@ def test_a_metric_of_scope_all_gets_whole_outputs() -> None:
         return (a.boxes - b.boxes).abs().max()
 
     try:
-        found = sensitivity_tables(model, as_inputs(args), Metric.test_boxes, "0", silent=True)
+        found = sensitivity_tables(model, as_inputs(args), Metric.test_boxes, "0", shown=False)
     finally:
         Metric.unregister("test_boxes")
     assert list(found) == ["all"]
-    per_tensor = sensitivity_tables(model, as_inputs(args), Metric.ATOL, "0", silent=True)
+    per_tensor = sensitivity_tables(model, as_inputs(args), Metric.ATOL, "0", shown=False)
     by_all = {(r["op_name"], r["fake_stub_type"]): r for r in found["all"].records()}
     for row in per_tensor["boxes"].records():
         key = row["op_name"], row["fake_stub_type"]
@@ -174,13 +174,13 @@ def test_huge_range_gains_the_ratio_of_the_scales() -> None:
 def test_old_lists_hold_the_own_dtype_most_sensitive_first() -> None:
     x = torch.tensor([[1.0, 0.3]])
     model = calibrated(Sum(), x)
-    lists = sensitivity_lists(model, as_inputs(x), Metric.ATOL, silent=True)
+    lists = sensitivity_lists(model, as_inputs(x), Metric.ATOL, shown=False)
     (first, second) = lists[""]
     assert first[:3] == ["_input_0_quant", "output", "qtune.nn.qat.QuantStub"]
     assert first[3] == pytest.approx(0.75 * STEP8, **CLOSE)
     assert first[4:] == ["qint8", "0(0%)"]
     assert second[:2] == ["fc", "weight"]
-    cosine = sensitivity_lists(model, as_inputs(x), Metric.COSINE, silent=True)[""]
+    cosine = sensitivity_lists(model, as_inputs(x), Metric.COSINE, shown=False)[""]
     assert [row[3] for row in cosine] == sorted(row[3] for row in cosine)
 
 

@@ -27,7 +27,7 @@ def setting() -> tuple[PreparedModel, Any, SensitivityTable, Callable[[], float]
     model = Block().eval()
     prepared = calibrated(model, x)
     baseline = model(x).detach()
-    (table,) = sensitivity_tables(prepared, as_inputs(x), Metric.ATOL, "0", silent=True).values()
+    (table,) = sensitivity_tables(prepared, as_inputs(x), Metric.ATOL, "0", shown=False).values()
 
     def score() -> float:
         with torch.no_grad():

@@ -21,6 +21,7 @@ from qtune.errors import MarchError
 from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_ports
+from qtune.prepare.rundir import dtypes_of
 from qtune.quantization import (
     FakeCast,
     FakeQuantState,
@@ -35,7 +36,6 @@ from qtune.quantization.qconfig_setter import (
     MatmulDtypeTemplate,
     ModuleNameTemplate,
 )
-from qtune.quantization.rundir import dtypes_of
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 FLOAT16 = ["nash-p", "nash-h", "nash-b"]

@@ -17,6 +17,7 @@ LAYERS = (
     ("ops",),
     ("capture", "qconfig", "nn", "hbir", "bpu"),
     ("check",),
+    ("prepare",),
     ("quantization",),
     ("profiler",),
     ("analysis", "onnx_debug"),

@@ -42,7 +42,8 @@ def test_names_say_what_is_built(name):
     output = qconfig.output()
     assert str(output.dtype) == ("qint16" if "16bit" in name else "qint8")
     observer = output.activation_post_process
-    assert type(observer).__name__ == ("MSEObserver" if "calib" in name else "MinMaxObserver")
+    kind = "MSEObserver" if "calib" in name else "MovingAverageMinMaxObserver"
+    assert type(observer).__name__ == kind
     assert observer.averaging_constant == (0 if "fixed_act" in name else 0.01)
     learned = "_LearnableFakeQuantize" if "lsq" in name else "FakeQuantize"
     assert type(output).__name__ == type(weight).__name__ == learned

@@ -142,7 +142,7 @@ def test_get_default_qconfig_out_layer():
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"activation_fake_quant": "lsq"}, "output _LearnableFakeQuantize MinMaxObserver"),
+        ({"activation_fake_quant": "lsq"}, "output _LearnableFakeQuantize MovingAverageMinMax"),
         ({"weight_fake_quant": "pact"}, "weight PACTFakeQuantize MovingAveragePerChannelMinMax"),
         ({"activation_observer": "percentile"}, "output FakeQuantize PercentileObserver"),
         ({"weight_observer": "mse"}, "weight FakeQuantize MSEObserver"),

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qtune.nn.prepared import PreparedModel
+from qtune.prepare.rundir import dtypes_of
 from qtune.quantization import DeQuantStub, QuantStub
-from qtune.quantization.rundir import dtypes_of
 
 IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(5)) / 4
 

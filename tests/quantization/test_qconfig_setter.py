@@ -12,6 +12,7 @@ from torch import nn
 from qtune import march
 from qtune.dtype import qint8, qint16
 from qtune.errors import ArgumentError, QconfigError
+from qtune.prepare.rundir import dtypes_of
 from qtune.profiler import Metric, QuantAnalysis
 from qtune.quantization import (
     DeQuantStub,
@@ -36,7 +37,6 @@ from qtune.quantization.qconfig_template import (
     default_qat_qconfig_setter,
     sensitive_op_qat_8bit_weight_16bit_act_qconfig_setter,
 )
-from qtune.quantization.rundir import dtypes_of
 
 from .configured import IMAGE, Attention, Floating, Toy, Warped, dtype_of
 from .flow import calib, out_scale, prep

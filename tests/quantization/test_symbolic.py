@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from qtune import march
 from qtune.errors import CaptureError, PrepareError
 from qtune.nn.prepared import PreparedModel
+from qtune.prepare.fuse_modules import fused_layers
 from qtune.quantization import (
     FakeQuantState,
     FuseMode,
@@ -27,7 +28,6 @@ from qtune.quantization import (
     prepare_qat_fx,
     set_fake_quantize,
 )
-from qtune.quantization.fuse_modules import fused_layers
 from qtune.quantization.quantize_fx import convert_fx
 
 from .flow import calib, names, off, run

@@ -7,6 +7,7 @@ from torch import nn
 
 from qtune.dtype import qint8, qint16
 from qtune.errors import ArgumentError, NonFiniteError, NotCalibratedError
+from qtune.quantizers.clip import ClipObserver
 from qtune.quantizers.fake_quantize import FakeQuantize, unobserved
 from qtune.quantizers.fixed import FixedScaleObserver
 from qtune.quantizers.mse import MSEObserver
@@ -342,6 +343,8 @@ def test_with_args_passes_observer_options():
 def test_options_that_the_observer_does_not_have_are_refused():
     with pytest.raises(ArgumentError, match="MovingAverageMinMaxObserver takes no ch_axis"):
         FakeQuantize(ch_axis=0)
+    with pytest.raises(ArgumentError, match="ClipObserver needs clip_value"):
+        FakeQuantize(ClipObserver)
     with pytest.raises(ArgumentError, match="takes no stride"):
         FakeQuantize(stride=2)
     with pytest.raises(ArgumentError, match="expected an observer class"):

@@ -343,6 +343,8 @@ def test_options_of_the_plain_fake_quantize_are_refused_by_name(kind, option):
 def test_a_fixed_scale_is_not_learned(kind):
     with pytest.raises(ArgumentError, match="FixedScaleObserver is fixed, so it can't be learned"):
         kind(FixedScaleObserver.with_args(scale=0.1))
+    with pytest.raises(ArgumentError, match="FixedScaleObserver is fixed, so it can't be learned"):
+        kind(FixedScaleObserver, scale=0.1)
 
 
 @KINDS

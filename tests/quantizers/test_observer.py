@@ -402,6 +402,14 @@ def test_arguments_may_be_given_by_position():
     assert (per_channel.ch_axis, per_channel.dtype) == (1, qint16)
 
 
+def test_moving_averages_support_their_own_scheme_only():
+    """The guide: the first only per_tensor_symmetric, the second only per_channel_symmetric."""
+    with pytest.raises(ArgumentError, match="per_channel_symmetric"):
+        MovingAverageMinMaxObserver(qscheme=torch.per_channel_symmetric)
+    with pytest.raises(ArgumentError, match="qscheme must be torch.per_channel_symmetric"):
+        MovingAveragePerChannelMinMaxObserver(qscheme=torch.per_tensor_symmetric)
+
+
 @by_kind
 def test_constant_zero_freezes_every_kind_after_its_first_result(kind):
     observer = kind(averaging_constant=0)

@@ -100,6 +100,13 @@ def test_interval_beyond_the_data_leaves_no_scale():
     """The guide: no min and max are computed then."""
     with pytest.raises(NotCalibratedError):
         observed(KLObserver, batches(), update_interval=7).calculate_scale()
+    fq = FakeQuantize(KLObserver, update_interval=7, name="stem")
+    set_fake_quantize(fq, FakeQuantState.CALIBRATION)
+    for batch in batches(3):
+        fq(torch.from_numpy(batch))
+    set_fake_quantize(fq, FakeQuantState.VALIDATION)
+    with pytest.raises(NotCalibratedError, match=r"stem \(update_interval 7 is more than the 3"):
+        fq(torch.ones(3))
 
 
 def test_calls_of_one_forward_count_as_one_batch():

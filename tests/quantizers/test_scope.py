@@ -7,7 +7,7 @@ from qtune.quantizers.scope import not_calibrated
 
 def test_a_few_names_stand_in_one_line_with_the_advice() -> None:
     text = str(not_calibrated(["a", "b", "a"]))
-    assert text.startswith("nothing is calibrated for: a, b. They never saw data")
+    assert text.startswith("nothing is calibrated for: a, b. They never saw enough data")
     assert "set_fake_quantize(model, FakeQuantState.CALIBRATION)" in text
     assert "\n" not in text
 

@@ -36,7 +36,8 @@ model. The recorded graph itself must equal the float model in every bit. Writte
 * torch's fast path of `nn.TransformerEncoder` and `nn.MultiheadAttention` in eval mode is off
   (`torch.backends.mha.set_fastpath_enabled(False)`): it has other last bits than the layers as
   they are written, and gives zeros at padded positions, so that a decoder that reads them differs.
-* *prepare*: seconds for capture, fusion, configuration and fake-quantizes, on one core of a machine that did other work too.
+* *prepare*: seconds for capture, fusion, configuration and fake-quantizes, on one core of a
+  machine that did other work too.
 
 What makes a guard refuse another size: sizes that leave integer arithmetic (`math.ceil(x / 2)` of
 TensorFlow-like padding and of MobileViT), `hash()` of a size (positions kept in a cache by shape:

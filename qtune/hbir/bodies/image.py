@@ -79,7 +79,7 @@ def _tap(down: int, across: int) -> str:
 def _constants() -> str:
     numbers = {"zero": 0, "one": 1, "two": 2, "unit": 65536, "half_step": 128, "fine": 256}
     lines = [f"  {k} = Constant<value_int: int = {v}>()" for k, v in numbers.items()]
-    lists = {"behind": [2], "middle": [1], "last_axis": [3], "pair": [1, 1], "cube": [-1, 1, 1]}
+    lists = {"behind": [2], "middle": [1], "last_axis": [3]}
     lines += [f"  {k} = Constant<value_ints: ints = {v}>()" for k, v in lists.items()]
     return "\n".join(lines)
 
@@ -103,7 +103,6 @@ def _roi_resize(name: str) -> str:
   region = Div(Sub(wide_roi, Mod(wide_roi, factor)), factor)
 {_part("left", 0)}{_part("top", 1)}{_part("right", 2)}{_part("bottom", 3)}
   shape = Shape(x)
-  count = Gather<axis: int = 0>(shape, zero)
   rows = Gather<axis: int = 0>(shape, one)
   columns = Gather<axis: int = 0>(shape, two)
   y_last = Sub(rows, one)
@@ -116,8 +115,9 @@ def _roi_resize(name: str) -> str:
   minus = Constant<value_ints: ints = [-1]>()
   flat_shape = Concat<axis: int = 0>(minus, channels)
   flat = Reshape(wide, flat_shape)
-  numbers = Range(zero, count, one)
-  starts = Reshape(Mul(numbers, Mul(rows, columns)), cube)
+  ones = Add(Mul(left, zero), one)
+  numbers = CumSum<exclusive: int = 1>(ones, zero)
+  starts = Unsqueeze(Mul(numbers, Mul(rows, columns)), behind)
 {_tap(0, 0)}{_tap(0, 1)}{_tap(1, 0)}{_tap(1, 1)}
   total = Add(Add(t00, t01), Add(t10, t11))
   rounding = Constant<value_int: int = 32768>()

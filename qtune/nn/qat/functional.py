@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +10,11 @@ from torch import nn
 
 from qtune.errors import PrepareError
 from qtune.nn.qat.op import QATOp
+from qtune.ops.elementwise.float_functional import FunctionalMethods
 from qtune.ops.registry import find_function
 
 _UNKNOWN = "FloatFunctional"
+_SUM = "sum"
 
 
 def is_functional(module: nn.Module) -> bool:
@@ -20,7 +22,7 @@ def is_functional(module: nn.Module) -> bool:
     return any(cls.__name__ == "FloatFunctional" for cls in type(module).__mro__)
 
 
-class FloatFunctional(QATOp):
+class FloatFunctional(FunctionalMethods, QATOp):
     """The methods of a ``FloatFunctional``; the result has the module's one fake-quantize.
 
     Which operator it is shows the first call; a call of another one raises ``PrepareError``, since
@@ -40,40 +42,11 @@ class FloatFunctional(QATOp):
         new.train(op.training)
         return new
 
-    def add(self, x: torch.Tensor, y: Any) -> Any:
-        """``x + y``."""
-        return self._run(torch.add, x, y)
-
-    def sub(self, x: torch.Tensor, y: Any) -> Any:
-        """``x - y``."""
-        return self._run(torch.sub, x, y)
-
-    def mul(self, x: torch.Tensor, y: Any) -> Any:
-        """``x * y``."""
-        return self._run(torch.mul, x, y)
-
-    def matmul(self, x: torch.Tensor, y: torch.Tensor) -> Any:
-        """``x @ y``."""
-        return self._run(torch.matmul, x, y)
-
-    def cat(self, x: Sequence[torch.Tensor], dim: int = 0) -> Any:
-        """The tensors one behind the other along ``dim``."""
-        return self._run(torch.cat, list(x), dim)
-
-    def add_scalar(self, x: torch.Tensor, y: float) -> Any:
-        """``x + y`` with a number."""
-        return self.add(x, y)
-
-    def mul_scalar(self, x: torch.Tensor, y: float) -> Any:
-        """``x * y`` with a number."""
-        return self.mul(x, y)
-
-    def add_relu(self, x: torch.Tensor, y: torch.Tensor) -> Any:
-        """``relu(x + y)``; the sum before the relu has no scale of its own."""
-        if "sum" not in self._modules:
-            self.sum = QATOp("add", f"{self.name}.sum", float_type=_UNKNOWN)
+    def _sum(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        if _SUM not in self._modules:
+            self.add_module(_SUM, QATOp("add", f"{self.name}.{_SUM}", float_type=_UNKNOWN))
             self.sum.group = self.group = self.group or self.name
-        return self._run(torch.relu, self.sum(x, y))
+        return self.sum(x, y)
 
     def _run(self, function: Callable[..., Any], *args: Any) -> Any:
         found = find_function(function)

@@ -30,7 +30,7 @@ class KeptNorm:
     * training, WithBN: ``BN(conv(x, fq(W)) + b)``, ``s`` from ``W``;
     * training, WithBNReverseFold (``reverse``): ``BN(conv(x, fq(W') / f) + b)``, ``s`` from ``W'``.
       No gradient flows through ``f`` here; where ``abs(f) < 2**-40`` the weight stays ``W``;
-    * eval: ``conv(x, fq(W')) + b'``, what :func:`~qtune.quantization.fuse.absorb_bn` makes of the
+    * eval: ``conv(x, fq(W')) + b'``, what :func:`~qtune.prepare.absorb.absorb_bn` makes of the
       two: the same bits. WithBN quantizes ``W'`` on the scale ``s * abs(f)``, so that its codes are
       those of ``W`` (ties and the sign of ``f`` apart). The norm passes its input on.
 

@@ -2,6 +2,7 @@
 
 The classes are made on first use, one for each operator or fused group, named like the float ones;
 each is a :class:`~qtune.nn.quantized.op.QuantizedOp`. They pass :class:`QTensor`.
+``FloatFunctional`` is the float class, which torch and the toolchain have under this path, too.
 """
 
 from __future__ import annotations
@@ -17,8 +18,16 @@ from qtune.nn.quantized.op import QuantizedOp
 from qtune.nn.quantized.preserved import PreservedOp
 from qtune.nn.quantized.qtensor import QTensor
 from qtune.nn.table import TableOp
+from qtune.ops.elementwise.float_functional import FloatFunctional
 
-__all__ = ["PreservedOp", "QTensor", "QuantizedFunctional", "QuantizedOp", "quantized_class"]
+__all__ = [
+    "FloatFunctional",
+    "PreservedOp",
+    "QTensor",
+    "QuantizedFunctional",
+    "QuantizedOp",
+    "quantized_class",
+]
 
 _NAME = re.compile(r"[A-Z]\w*")
 _ND = re.compile(r"(\d)d$")

@@ -44,6 +44,25 @@ def program_of_call(
         return _Draft(call, constants, march, level).program()
 
 
+def lowered_call(call: OpCall) -> HbirModule:
+    """The float module of a call, before ``convert``; plain operands are its inputs."""
+    with _disable_current_modes():
+        draft = _Draft(call, frozenset(), "", None)
+        draft.build()
+        return draft.lowered()
+
+
+def without_border(module: HbirModule, sources: Sequence[str], march: str) -> HbirModule:
+    """The integers of a lowered module, from the values ``sources`` on.
+
+    The dequantize behind is cut off.
+    """
+    integer = convert(module, march)
+    outputs = [_before_dequantize(value) for value in integer.model.graph.outputs]
+    cut_out(integer.model, sources, outputs)
+    return HbirModule(integer.model)
+
+
 def fed_tensors(operands: Sequence[Any], constants: frozenset[int]) -> Iterator[torch.Tensor]:
     """What a program is fed: the codes and plain tensors among the operands, in order."""
     for place, operand in enumerate(operands):
@@ -73,15 +92,14 @@ class _Draft:
 
     def program(self) -> PackedProgram:
         """Build, lower, convert, cut."""
-        call = self.call
-        values = [self._operand(place, value) for place, value in enumerate(call.operands)]
-        result = self._members(values)
-        self.graph.output((result,))
+        self.build()
+        return pack(without_border(self.lowered(), self.sources, self.march), self.name)
+
+    def build(self) -> None:
+        """Fill the graph."""
+        values = [self._operand(place, value) for place, value in enumerate(self.call.operands)]
+        self.graph.output((self._members(values),))
         self.root.graph = self.graph
-        integer = convert(self._lowered(), self.march)
-        outputs = [_before_dequantize(value) for value in integer.model.graph.outputs]
-        cut_out(integer.model, self.sources, outputs)
-        return pack(HbirModule(integer.model), self.name)
 
     def _operand(self, place: int, value: Any) -> Any:
         """The mini model's node for an operand, or the plain value."""
@@ -121,7 +139,8 @@ class _Draft:
         node.meta.update({"name": name, "group": group})
         return node
 
-    def _lowered(self) -> HbirModule:
+    def lowered(self) -> HbirModule:
+        """The float module."""
         example = Example(self.root, self.leaves)
         builder = GraphBuilder("operator")
         lowering = Lowering(self.root, example, builder)

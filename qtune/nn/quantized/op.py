@@ -15,7 +15,7 @@ from qtune.nn.qat.op import QATOp
 from qtune.nn.quantized.call import OpCall, call_of
 from qtune.nn.quantized.frozen import FrozenOp, Grid, freeze, tabled
 from qtune.nn.quantized.lower import fed_tensors, program_of_call
-from qtune.nn.quantized.program import PackedProgram, ResultGrid
+from qtune.nn.quantized.program import PackedProgram, ResultGrid, run_program
 from qtune.nn.quantized.qtensor import QTensor, plain_shape, untraced
 from qtune.nn.quantized.unquantized import is_float, is_plain, run_float, run_folded
 from qtune.nn.quantized.wiring import Wiring
@@ -24,6 +24,12 @@ from qtune.ops.spec import Rule
 
 _PROGRAMS = 64
 """Most programs that one module keeps, one for each kind of input it met."""
+
+
+NOT_FOR_FILES = (
+    "the model was converted with fast_mode=True, which is for running it in Python: it can't be "
+    "traced, checked or compiled. Convert it with fast_mode=False for that"
+)
 
 
 class QuantizedOp(nn.Module):
@@ -37,6 +43,7 @@ class QuantizedOp(nn.Module):
     ``name``: path in the model; ``group``: name of the last layer of its fused group, in eager
     models, where the layers of a group are called one by one. ``march`` and ``consistency_level``:
     those of the model. ``constants``: places of operands that no input of the model decides.
+    ``fast_mode``: that of ``convert``.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class QuantizedOp(nn.Module):
         self.consistency_level = consistency_level
         self.wiring = wiring
         self.constants = frozenset(constants)
+        self.fast_mode = False
         self._programs: dict[str, PackedProgram] = {}
         self.eval()
 
@@ -95,6 +103,8 @@ class QuantizedOp(nn.Module):
         call = self._bound(operands, dynamic)
         if call.group and call.group != self.name:
             return call
+        if self.fast_mode:
+            refuse_trace(self.name)
         tensors = {i for i, v in enumerate(call.operands) if isinstance(v, torch.Tensor)}
         if is_float(call) and not is_plain(call):
             return run_float(call)
@@ -127,7 +137,8 @@ class QuantizedOp(nn.Module):
             with untraced(), torch.no_grad():
                 self._programs[key] = self._program(call, source)
         packed = self._programs[key]
-        result = run_packed(packed, list(fed_tensors(call.operands, self.constants)))
+        tensors = list(fed_tensors(call.operands, self.constants))
+        result = run_packed(packed, tensors, direct=self.fast_mode)
         _note_source(result, call.members[-1], source)
         return result
 
@@ -146,11 +157,11 @@ class QuantizedOp(nn.Module):
                     f"{changed}. .half(), .double() and .to(dtype) need the float or the prepared "
                     "model; .to(device) works"
                 )
-        self._programs.clear()
+        self._programs = {}  # a new one, by which plans of the whole model see the change
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._programs.clear()
+        self._programs = {}  # a new one, by which plans of the whole model see the change
         super()._load_from_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -161,12 +172,23 @@ class QuantizedOp(nn.Module):
         return f"name={self.name}"
 
 
-def run_packed(packed: PackedProgram, tensors: list[torch.Tensor]) -> Any:
-    """Run a program; codes come as QTensors, several results as a tuple."""
-    results = torch.ops.qtune.run_program(tensors, packed.program, packed.signature)
+def run_packed(packed: PackedProgram, tensors: list[torch.Tensor], *, direct: bool = False) -> Any:
+    """Run a program; codes come as QTensors, several results as a tuple.
+
+    ``direct``: past torch's dispatcher, where no mode of it is active.
+    """
+    direct = direct and torch._C._len_torch_dispatch_stack() == 0
+    run = run_program if direct else torch.ops.qtune.run_program
+    results = run(tensors, packed.program, packed.signature)
     pairs = zip(results, packed.grids, strict=True)
     wrapped = tuple(_wrapped(tensor, grid) for tensor, grid in pairs)
     return wrapped[0] if len(wrapped) == 1 else wrapped
+
+
+def refuse_trace(name: str) -> None:
+    """Raise under ``torch.jit.trace``, which the fast mode can't be in."""
+    if torch._C._get_tracing_state() is not None:
+        raise RunError(f"{name}: {NOT_FOR_FILES}")
 
 
 def _wrapped(tensor: torch.Tensor, grid: ResultGrid | None) -> Any:

@@ -147,8 +147,8 @@ def _function(key: _Key) -> Function:
 
 
 def module_of(program: torch.Tensor, signature: str) -> HbirModule:
-    """A module of its own from a program, to be changed."""
-    return HbirModule(_function(_Key(_read(signature).digest, program)).model).__deepcopy__({})
+    """The module of a program; it is shared, so copy it before it is changed."""
+    return HbirModule(_function(_Key(_read(signature).digest, program)).model)
 
 
 def run_program(

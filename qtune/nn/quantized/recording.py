@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from qtune.capture.inputs import Inputs
@@ -36,8 +36,10 @@ from qtune.hbir.module import (
     HbirModule,
 )
 from qtune.hbir.structure import describe
+from qtune.nn.quantized.camera import DDR, Ports, camera_stub
 from qtune.nn.quantized.program import module_of
 from qtune.nn.quantized.qtensor import QTensor
+from qtune.nn.quantized.wiring import mapped
 
 _PASSING = frozenset({"aten::detach", "aten::alias", "aten::clone", "aten::contiguous"})
 """What hands its input on."""
@@ -53,6 +55,8 @@ _FACTORIES = frozenset(
     for name in names
 )
 """What looks at the shape and dtype of its input only."""
+_RANDOM = torch.Tag.nondeterministic_seeded
+_DECIDING = frozenset({_RANDOM, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 _LEVELS = (META_CONSISTENCY, META_HIGH_PRECISION)
 
 
@@ -70,6 +74,8 @@ class _Record:
     calls: list[ProgramCall] = field(default_factory=list)
     foreign: list[tuple[str, Tensor]] = field(default_factory=list)
     """Results of other torch operators on data, with the operator."""
+    decided: list[str] = field(default_factory=list)
+    """Operators whose results another run may have otherwise: reads of data, random numbers."""
     kept: list[Any] = field(default_factory=list)
     """Other results, so that no identity comes twice."""
 
@@ -99,15 +105,21 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.record.kept.append(result)
             self.data.update({id(result)} if id(args[0]) in self.data else ())
         else:
-            self._note(name, result, flatten([args, kwargs or {}])[0])
+            self._note(name, result, flatten([args, kwargs or {}])[0], _DECIDING & set(func.tags))
         return result
 
-    def _note(self, name: str, result: Any, operands: Sequence[Any]) -> None:
-        """Results of operators on data are foreign; what is made of constants is a constant."""
+    def _note(self, name: str, result: Any, operands: Sequence[Any], decides: Any) -> None:
+        """Results of operators on data are foreign, and random numbers.
+
+        What is made of constants is a constant.
+        """
         items = result if isinstance(result, (tuple, list)) else (result,)
         tensors = [item for item in items if isinstance(item, Tensor)]
         self.record.kept.append(tensors)
-        if name not in _FACTORIES and any(id(value) in self.data for value in operands):
+        on_data = name not in _FACTORIES and any(id(value) in self.data for value in operands)
+        if decides and (on_data or _RANDOM in decides):
+            self.record.decided.append(name)
+        if on_data or _RANDOM in decides:
             self.record.foreign.extend((name, item) for item in tensors)
             self.data.update(map(id, tensors))
 
@@ -125,7 +137,7 @@ class Recording:
     model holds no program or returns QTensors.
     """
 
-    def __init__(self, model: nn.Module, call: Inputs) -> None:
+    def __init__(self, model: Callable[..., Any], call: Inputs) -> None:
         leaves, spec = flatten((call.args, dict(call.kwargs)))
         # Tensors of their own, so that each is known by identity even if one was passed twice.
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -136,7 +148,7 @@ class Recording:
             self.result = model(*args, **kwargs)
         if not self.recorder.record.calls:
             raise ConvertError(
-                f"{type(model).__name__} runs no operator of a converted model; convert the "
+                f"{_name(model)} runs no operator of a converted model; convert the "
                 "prepared model first, and trace the result"
             )
         self.call = {"args": tuple(args), "kwargs": dict(kwargs)}
@@ -151,18 +163,53 @@ class Recording:
         name: str = "forward",
         input_layouts: Sequence[str] = (),
         output_layouts: Sequence[str] = (),
+        input_sources: Sequence[str] = (),
     ) -> HbirModule:
         """The integer module of the run. Layouts: one for each argument, ``NCHW`` or ``NHWC``.
 
-        Raises ``ConvertError`` where another torch operator makes what a program or the result
-        needs.
+        ``input_sources``: ``ddr``, or ``pyramid`` or ``resizer``, whose inputs are the planes of
+        a picture (:mod:`qtune.nn.quantized.camera`) in their own layout. Raises ``ConvertError``
+        where another torch operator makes what a program or the result needs.
         """
         joined = _Joined(self.recorder, name)
-        joined.feed(self.inputs, input_layouts or ["NCHW"] * len(self.inputs))
-        for call in self.recorder.record.calls:
+        calls = self.recorder.record.calls
+        sources = input_sources or [DDR] * len(self.inputs)
+        layouts = input_layouts or ["NCHW"] * len(self.inputs)
+        planes: dict[int, Any] = {}
+        for index, leaf in enumerate(self.inputs):
+            port = f"_input_{index}"
+            if sources[index] == DDR:
+                joined.feed(port, leaf, layouts[index])
+                continue
+            calls, ports = _behind_camera(calls, leaf, port, sources[index])
+            planes[id(leaf)] = ports[0][1] if len(ports) == 1 else tuple(t for _, t in ports)
+            for plane, tensor in ports:
+                joined.feed(plane, tensor, "NCHW")
+        for call in calls:
             joined.append(call)
         joined.give(self.outputs, output_layouts or ["NCHW"] * len(self.outputs))
-        return joined.finish(self.call, self.result)
+        return joined.finish(mapped(self.call, lambda x: planes.get(id(x), x)), self.result)
+
+
+def _name(model: Any) -> str:
+    return str(getattr(model, "__qualname__", type(model).__name__))
+
+
+def _behind_camera(
+    calls: Sequence[ProgramCall], leaf: Tensor, port: str, source: str
+) -> tuple[list[ProgramCall], Ports]:
+    """The calls with planes in place of ``leaf``, and the planes."""
+    ports: Ports = ()
+    changed = []
+    for call in calls:
+        if any(tensor is leaf for tensor in call.inputs):
+            stub = camera_stub(call.module, leaf, port, source)
+            ports = ports or stub.inputs
+            call = ProgramCall(stub.module, [tensor for _, tensor in ports], call.outputs)
+        changed.append(call)
+    if not ports:
+        raise ConvertError(f"input_source {source!r}: no QuantStub takes {port}")
+    return changed, ports
 
 
 class _Joined:
@@ -177,13 +224,12 @@ class _Joined:
         self.facts: dict[str, str] = {}
         self.report: list[Any] = []
 
-    def feed(self, leaves: Sequence[Tensor], layouts: Sequence[str]) -> None:
-        """Inputs ``_input_<n>`` for the tensors of the call; NHWC ones are transposed first."""
-        for index, (leaf, layout) in enumerate(zip(leaves, layouts, strict=True)):
-            name, turned = f"_input_{index}", layout == NHWC and leaf.dim() == len(_NHWC)
-            shape = [leaf.shape[place] for place in _NHWC] if turned else list(leaf.shape)
-            value = self.builder.input(name, onnx_type(leaf.dtype), shape)
-            self.values[id(leaf)] = self._turned(value, _NCHW, name) if turned else value
+    def feed(self, name: str, leaf: Tensor, layout: str) -> None:
+        """An input for a tensor of the call; an NHWC one is transposed first."""
+        turned = layout == NHWC and leaf.dim() == len(_NHWC)
+        shape = [leaf.shape[place] for place in _NHWC] if turned else list(leaf.shape)
+        value = self.builder.input(name, onnx_type(leaf.dtype), shape)
+        self.values[id(leaf)] = self._turned(value, _NCHW, name) if turned else value
 
     def give(self, outputs: Sequence[Tensor], layouts: Sequence[str]) -> None:
         """Outputs ``_output_<n>``; NHWC ones are transposed last."""
@@ -214,7 +260,7 @@ class _Joined:
 
     def append(self, call: ProgramCall) -> None:
         """Put the operators of one program behind those before it."""
-        model = call.module.model
+        model = call.module.__deepcopy__({}).model  # taken apart
         names = self._new_names(model)
         own = {
             value: self.value(tensor, next(iter(names.values()), "an operator"))

@@ -1,4 +1,4 @@
-"""FloatFunctional: arithmetic as a module, as torch's class of that name offers it."""
+"""FloatFunctional: functions as methods of a module, as torch's class of that name offers them."""
 
 from __future__ import annotations
 
@@ -7,73 +7,74 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from qtune.errors import ArgumentError
 
 
-def _add_relu(x: torch.Tensor, y: Any) -> torch.Tensor:
-    return F.relu(torch.add(x, y))
+class FunctionalMethods:
+    """The methods, for the float class and what takes its place in prepared and converted models.
 
-
-_OPERATIONS: dict[str, Callable[..., torch.Tensor]] = {
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "cat": torch.cat,
-    "matmul": torch.matmul,
-    "add_relu": _add_relu,
-}
-
-
-class FloatFunctional(nn.Module):
-    """Operators of two tensors under a module's name; each call is one plain torch operator.
-
-    The methods call the module itself, so that what they do is recorded under its name. It keeps
-    no statistics: every call in a model gets a scale of its own, one object used twice as well.
+    Each says by :meth:`_run` which torch function it is.
     """
 
-    def forward(self, operation: str, *operands: Any) -> torch.Tensor:
-        """Run one of the operations below by name; use the methods instead."""
-        if operation not in _OPERATIONS:
-            raise ArgumentError(
-                f"FloatFunctional is called through its methods ({', '.join(_OPERATIONS)}, "
-                f"add_scalar, mul_scalar), got {operation!r}"
-            )
-        return _OPERATIONS[operation](*operands)
-
-    def _run(self, operation: str, *operands: Any) -> torch.Tensor:
-        result: torch.Tensor = self(operation, *operands)
-        return result
-
-    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def add(self, x: Tensor, y: Tensor | float) -> Any:
         """``x + y``."""
-        return self._run("add", x, y)
+        return self._run(torch.add, x, y)
 
-    def sub(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def sub(self, x: Tensor, y: Tensor | float) -> Any:
         """``x - y``."""
-        return self._run("sub", x, y)
+        return self._run(torch.sub, x, y)
 
-    def mul(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def mul(self, x: Tensor, y: Tensor | float) -> Any:
         """``x * y``."""
-        return self._run("mul", x, y)
+        return self._run(torch.mul, x, y)
 
-    def matmul(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def matmul(self, x: Tensor, y: Tensor) -> Any:
         """``x @ y``."""
-        return self._run("matmul", x, y)
+        return self._run(torch.matmul, x, y)
 
-    def cat(self, tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
-        """Concatenate along ``dim``."""
-        return self._run("cat", tensors, dim)
+    def cat(self, x: Sequence[Tensor], dim: int = 0) -> Any:
+        """The tensors one behind the other along ``dim``."""
+        return self._run(torch.cat, list(x), dim)
 
-    def add_scalar(self, x: torch.Tensor, y: float) -> torch.Tensor:
+    def add_scalar(self, x: Tensor, y: float) -> Any:
         """``x + y`` with a number."""
-        return self._run("add", x, y)
+        return self.add(x, y)
 
-    def mul_scalar(self, x: torch.Tensor, y: float) -> torch.Tensor:
+    def mul_scalar(self, x: Tensor, y: float) -> Any:
         """``x * y`` with a number."""
-        return self._run("mul", x, y)
+        return self.mul(x, y)
 
-    def add_relu(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """``relu(x + y)``."""
-        return self._run("add_relu", x, y)
+    def add_relu(self, x: Tensor, y: Tensor) -> Any:
+        """``relu(x + y)``; the sum before the relu has no scale of its own."""
+        return self._run(F.relu, self._sum(x, y))
+
+    def _run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """The result of ``function``, with what the class does to results."""
+        raise NotImplementedError
+
+    def _sum(self, x: Tensor, y: Tensor) -> Any:
+        """The sum within ``add_relu``."""
+        return torch.add(x, y)
+
+
+class FloatFunctional(FunctionalMethods, nn.Module):
+    """Functions as methods of a module, so that each has a name of its own in the model.
+
+    In a prepared model the operator bears the module's name. Use one instance for one call: an
+    instance that is called twice has one scale for both results.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation_post_process = nn.Identity()
+
+    def forward(self, *args: Any) -> Any:
+        """Not to be called; use the methods."""
+        raise ArgumentError(
+            "FloatFunctional is called through its methods, for example .add(x, y); it is no layer"
+        )
+
+    def _run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return self.activation_post_process(function(*args))

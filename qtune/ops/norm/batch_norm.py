@@ -38,7 +38,7 @@ from qtune.ops.kernel import (
     Value,
 )
 from qtune.ops.norm.fold import affine_form
-from qtune.ops.norm.synchronized import in_several_processes, synchronized_batch_norm
+from qtune.ops.norm.synchronized import synchronized_batch_norm
 from qtune.ops.quant.codes import code_bounds, input_dtype, onnx_type, output_dtype, tighten
 from qtune.ops.quant.precision import SUM_SHIFT, multipliers
 from qtune.ops.registry import register
@@ -52,6 +52,7 @@ from qtune.ops.spec import (
     Rule,
     Sample,
 )
+from qtune.quantizers.processes import in_several_processes
 
 Array = np.ndarray[Any, Any]
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-
-def in_several_processes() -> bool:
-    """Whether ``torch.distributed`` runs with more than one process."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+from qtune.quantizers.processes import reduce_over_processes
 
 
 def synchronized_batch_norm(
@@ -58,12 +54,8 @@ class _AllSum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        total = value.clone()
-        dist.all_reduce(total)
-        return total
+        return reduce_over_processes(value.clone())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        total = gradients[0].contiguous().clone()
-        dist.all_reduce(total)
-        return total
+        return reduce_over_processes(gradients[0].contiguous().clone())

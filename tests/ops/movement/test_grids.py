@@ -14,9 +14,9 @@ import qtune
 from qtune.bpu.convert import convert
 from qtune.bpu.ort import run_in_onnxruntime
 from qtune.hbir.module import HbirModule
+from qtune.prepare.region import FROM_PLAIN
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
 from qtune.quantization.hbdk4 import export, pre_export
-from qtune.quantization.region import FROM_PLAIN
 from tests.ops.elementwise.rig import randn
 
 X = randn(2, 3, 4, 6)

@@ -16,7 +16,7 @@ from qtune.hbir.example import is_factory
 from qtune.nn.prepared import OUTSIDE_STUBS
 from qtune.nn.qat import QATOp
 from qtune.ops.spec import ModuleTarget, OpSpec
-from qtune.quantization.operators import (
+from qtune.prepare.operators import (
     FLOAT_REASON,
     Operators,
     has_float_result,

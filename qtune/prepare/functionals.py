@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from torch import fx, nn
 
+from qtune.nn.qat.functional import is_functional
+
 _MARK = "activation_post_process"
 
 
 def name_functional_calls(model: nn.Module, graph: fx.Graph) -> None:
     """Give each such call its module's name and drop the Identity that every method ends with.
 
-    Works for torch's class and for :class:`~qtune.quantization.stubs.FloatFunctional`.
+    Works for torch's class and for ours.
     """
     for node in list(graph.nodes):
         path = _functional(model, node)
@@ -28,5 +30,4 @@ def _functional(model: nn.Module, node: fx.Node) -> str | None:
     path, _, last = str(node.target).rpartition(".")
     if node.op != "call_module" or last != _MARK or not path:
         return None
-    names = (cls.__name__ for cls in type(model.get_submodule(path)).__mro__)
-    return path if "FloatFunctional" in names else None
+    return path if is_functional(model.get_submodule(path)) else None

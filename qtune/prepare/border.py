@@ -9,9 +9,9 @@ from torch import fx
 
 from qtune.ops.registry import spec as registry_spec
 from qtune.ops.spec import ModuleTarget
-from qtune.quantization.naming import flat
-from qtune.quantization.operators import Call, Operators, has_tensor_result, is_structural
-from qtune.quantization.region import (
+from qtune.prepare.naming import flat
+from qtune.prepare.operators import Call, Operators, has_tensor_result, is_structural
+from qtune.prepare.region import (
     DEQUANT,
     FLOAT_KINDS,
     QUANT,

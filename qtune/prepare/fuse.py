@@ -16,10 +16,10 @@ from qtune.nn.qat.kept_norm import KeptNorm
 from qtune.nn.qat.op import TRAINING
 from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
-from qtune.quantization.absorb import Located, fold_into, leave_identity
-from qtune.quantization.groups import by_operators, consistent
-from qtune.quantization.operators import Operators
-from qtune.quantization.region import Region
+from qtune.prepare.absorb import Located, fold_into, leave_identity
+from qtune.prepare.groups import by_operators, consistent
+from qtune.prepare.operators import Operators
+from qtune.prepare.region import Region
 
 GROUP = "group"
 """Key of ``node.meta``: name of the last member of the operator's fused group."""

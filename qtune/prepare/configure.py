@@ -11,12 +11,12 @@ from torch import fx, nn
 
 from qtune.nn.qat import QATOp
 from qtune.ops.spec import Rule
+from qtune.prepare.decompose import BOUNDS, FORCED_DTYPE, ORIGIN
+from qtune.prepare.fuse import GROUP
+from qtune.prepare.operators import Operators, has_float_result, is_structural
+from qtune.prepare.region import Kind, Region, parameter_roles
 from qtune.qconfig.plan import OpQuantPlan, OpView, PortPlan
 from qtune.qconfig.setter import find_qconfig, modules_around
-from qtune.quantization.decompose import BOUNDS, FORCED_DTYPE, ORIGIN
-from qtune.quantization.fuse import GROUP
-from qtune.quantization.operators import Operators, has_float_result, is_structural
-from qtune.quantization.region import Kind, Region, parameter_roles
 
 
 @dataclass(slots=True)

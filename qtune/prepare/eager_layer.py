@@ -20,9 +20,9 @@ from qtune.nn.qat.composite import Composite
 from qtune.nn.quantized.qtensor import QTensor, plain_shape, untraced
 from qtune.ops.registry import find_module
 from qtune.ops.spec import Bound
-from qtune.quantization.constness import note_constants
-from qtune.quantization.decompose import emit_parts
-from qtune.quantization.operators import Operators
+from qtune.prepare.constness import note_constants
+from qtune.prepare.decompose import emit_parts
+from qtune.prepare.operators import Operators
 
 _PLAN = "_plan"
 

@@ -26,8 +26,8 @@ from qtune.nn.qat.op import TRAINING
 from qtune.ops import registry
 from qtune.ops.spec import Bound, OpSpec
 from qtune.ops.uncovered import no_operator
-from qtune.quantization.constants import example_value
-from qtune.quantization.naming import Namer, flat
+from qtune.prepare.constants import example_value
+from qtune.prepare.naming import Namer, flat
 
 FLOAT_REASON = "float_reason"
 """Key of ``node.meta``: why a call stays float."""

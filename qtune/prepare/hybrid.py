@@ -12,10 +12,10 @@ from torch import fx, nn
 from qtune.errors import PrepareError
 from qtune.march import March
 from qtune.ops.spec import Rule
+from qtune.prepare.configure import operator_views
+from qtune.prepare.operators import Operators
+from qtune.prepare.region import Region
 from qtune.qconfig.march_check import refusal
-from qtune.quantization.configure import operator_views
-from qtune.quantization.operators import Operators
-from qtune.quantization.region import Region
 
 _KEYS = ("module_name", "module_type")
 

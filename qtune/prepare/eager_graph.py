@@ -21,9 +21,9 @@ from qtune.nn.qat import QATOp
 from qtune.nn.qat.functional import FloatFunctional
 from qtune.nn.table import forget_sources, note_sources
 from qtune.ops.spec import Rule
-from qtune.quantization.fuse import GROUP, fuse
-from qtune.quantization.operators import FLOAT_REASON, Operators
-from qtune.quantization.region import classify
+from qtune.prepare.fuse import GROUP, fuse
+from qtune.prepare.operators import FLOAT_REASON, Operators
+from qtune.prepare.region import classify
 
 NOT_A_LAYER = (
     "eager mode replaces layers only; a function in forward stays float. Use a FloatFunctional or "

@@ -32,14 +32,14 @@ from qtune.nn.qat.composite import Composite
 from qtune.nn.qat.functional import FloatFunctional, is_functional
 from qtune.nn.table import forget_sources
 from qtune.ops.registry import find_module
+from qtune.prepare.eager_graph import eager_graph
+from qtune.prepare.eager_layer import EagerComposite
+from qtune.prepare.fuse import GROUP
+from qtune.prepare.fuse_modules import fused_layers
+from qtune.prepare.hybrid import Hybrid
+from qtune.prepare.symbolic import find_example
 from qtune.qconfig.plan import Resolution
 from qtune.qconfig.setter import find_qconfig
-from qtune.quantization.eager_graph import eager_graph
-from qtune.quantization.eager_layer import EagerComposite
-from qtune.quantization.fuse import GROUP
-from qtune.quantization.fuse_modules import fused_layers
-from qtune.quantization.hybrid import Hybrid
-from qtune.quantization.symbolic import find_example
 
 _SIZES = (8, 16, 32, 64, 128, 224, 256, 512)
 """Small ones first: they only tell ranks and channels, and every layer runs once."""

@@ -23,22 +23,22 @@ from qtune.nn.consistency import apply_level
 from qtune.nn.eager import as_graph, eager_facts
 from qtune.nn.prepared import ORIGIN_CALL, FloatOp, PreparedModel, UnfusedOps
 from qtune.nn.table import note_sources
+from qtune.prepare.border import Border
+from qtune.prepare.configure import attach, nearest_qconfig, operator_views, users_of
+from qtune.prepare.decompose import decompose_all
+from qtune.prepare.eager import check_eager, prepare_eager, settings_of
+from qtune.prepare.functionals import name_functional_calls
+from qtune.prepare.fuse import fold_batch_norms, fuse, keep_batch_norms
+from qtune.prepare.hybrid import Hybrid, refused_whole
+from qtune.prepare.operators import Operators, remove_unused_attributes
+from qtune.prepare.region import DEQUANT, Region, classify
+from qtune.prepare.rundir import write_run_files
+from qtune.prepare.symbolic import symbolic_example
 from qtune.qconfig.accept import AnySetter, rules_of
 from qtune.qconfig.explain import raise_surprises, surprises
 from qtune.qconfig.plan import Refusal, Resolution
 from qtune.qconfig.resolve import resolve
 from qtune.qconfig.rules import Rules
-from qtune.quantization.border import Border
-from qtune.quantization.configure import attach, nearest_qconfig, operator_views, users_of
-from qtune.quantization.decompose import decompose_all
-from qtune.quantization.eager import check_eager, prepare_eager, settings_of
-from qtune.quantization.functionals import name_functional_calls
-from qtune.quantization.fuse import fold_batch_norms, fuse, keep_batch_norms
-from qtune.quantization.hybrid import Hybrid, refused_whole
-from qtune.quantization.operators import Operators, remove_unused_attributes
-from qtune.quantization.region import DEQUANT, Region, classify
-from qtune.quantization.rundir import write_run_files
-from qtune.quantization.symbolic import symbolic_example
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def prepare(
     dtype that is not given raise ``QconfigError`` instead of a warning (``explain`` tells both).
 
     Writes ``model_check_result.txt``, ``qconfig_dtypes.pt``, ``qconfig_dtypes.pt.py`` and
-    ``fx_graph.txt`` into the run directory (see ``qtune.quantization.rundir``).
+    ``fx_graph.txt`` into the run directory (see ``qtune.prepare.rundir``).
 
     Raises ``MarchError`` without a march or for operators that it can't run, ``PrepareError`` for
     unusable arguments.

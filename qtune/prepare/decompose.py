@@ -21,8 +21,8 @@ from qtune.nn.qat import QATOp
 from qtune.nn.qat.composite import Composite
 from qtune.ops.registry import spec as registry_spec
 from qtune.ops.spec import Bound, Rule
-from qtune.quantization.constants import depends_on_data, example_value
-from qtune.quantization.operators import FLOAT_REASON, Call, Operators, holds_nodes, is_structural
+from qtune.prepare.constants import depends_on_data, example_value
+from qtune.prepare.operators import FLOAT_REASON, Call, Operators, holds_nodes, is_structural
 
 FORCED_DTYPE = "forced_dtype"
 """Key of ``node.meta``: the dtype that a part keeps whatever the configuration says."""
