@@ -15,7 +15,7 @@ from qtune.march import March, get_march, set_march
 from qtune.version import __version__
 
 _PACKAGES = frozenset(
-    {"bpu", "jit", "nn", "profiler", "quantization", "testing", "utils", "qat_mode"}
+    {"bpu", "fx", "jit", "nn", "profiler", "quantization", "testing", "utils", "qat_mode"}
 )
 
 __all__ = [

@@ -14,6 +14,7 @@ def test_names_of_the_root() -> None:
     assert qtune.Inputs(1, a=2).kwargs == {"a": 2}
     assert qtune.quantization.prepare is not None
     assert qtune.bpu.__name__ == "qtune.bpu"
+    assert qtune.fx.__name__ == "qtune.fx"
 
 
 def test_import_loads_neither_torch_nor_numpy() -> None:

@@ -31,13 +31,13 @@ from qtune.analysis.observe import (
 from qtune.capture.graph import GraphModel
 from qtune.capture.identity import give_calls
 from qtune.capture.inputs import Inputs
+from qtune.capture.members import find_submodule
 from qtune.capture.recorder import capture
 from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
 from qtune.prepare.absorb import absorbed
-from qtune.prepare.functionals import name_functional_calls
 from qtune.prepare.operators import Operators
 
 _log = logging.getLogger("qtune.analysis")
@@ -123,7 +123,6 @@ def _operator_names(graph: GraphModel, call_names: Mapping[Any, str]) -> dict[in
     twin = copy.deepcopy(graph)
     for place, node in enumerate(twin.graph.nodes):
         node.meta[_PLACE] = place
-    name_functional_calls(twin, twin.graph)
     Operators(twin, twin.training, call_names).replace_calls()
     return {
         node.meta[_PLACE]: str(node.meta["name"])
@@ -140,7 +139,7 @@ def folded_operators(float_model: nn.Module, prepared: PreparedModel) -> set[str
     """
     identities = {}
     for node, op in prepared.operators():
-        module = _submodule(float_model, op.name)
+        module = find_submodule(float_model, op.name)
         found = None if module is None else find_module(type(module))
         if found is not None and found[0].fuse is FuseRole.BN and op.spec.fuse is not FuseRole.BN:
             identities[op.name] = node
@@ -158,7 +157,7 @@ def moved_weights(float_model: nn.Module, prepared: PreparedModel) -> list[str]:
     folded = folded_operators(float_model, prepared)
     found = []
     for _, op in prepared.operators():
-        module = _submodule(float_model, op.name)
+        module = find_submodule(float_model, op.name)
         if module is None or op.name in folded:
             continue
         own = dict(op.named_parameters(recurse=False))
@@ -167,13 +166,6 @@ def moved_weights(float_model: nn.Module, prepared: PreparedModel) -> list[str]:
             if other is not None and not torch.equal(other.cpu(), parameter.cpu()):
                 found.append(f"{op.name}.{name}")
     return found
-
-
-def _submodule(model: nn.Module, path: str) -> nn.Module | None:
-    try:
-        return model.get_submodule(path)
-    except AttributeError:
-        return None
 
 
 def _alike(value: Any, result: Any) -> bool:

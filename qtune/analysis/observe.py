@@ -83,7 +83,7 @@ def run_model(model: Model, inputs: Inputs) -> Any:
 def float_twin(model: nn.Module, inputs: Inputs) -> nn.Module:
     """A prepared copy of a float module that computes in float, under the names of all stages."""
     with run_files_in(None):  # a look at a model leaves no files
-        twin = prepare(model, inputs)
+        twin: nn.Module = prepare(model, inputs)
     set_fake_quantize(twin.train(model.training), FakeQuantState._FLOAT)
     return twin
 

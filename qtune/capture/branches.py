@@ -34,11 +34,16 @@ BLOCK = "block"
 """
 
 
+ASIDE = "aside"
+"""Key of ``node.meta``: only branches that are ``aside`` run the node, so it decides nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """One path. ``inputs``: places of its placeholders among those of the graph, in the order of
     ``interface``. ``first``, ``stop``: its part of the graph's flat output. ``calls``: identities
-    (:data:`CALL`) of its calls of functions and methods, in order of execution.
+    (:data:`CALL`) of its calls of functions and methods, in order of execution. ``aside``: nobody
+    gave an example of it; prepare recorded it for training.
     """
 
     number: int
@@ -47,6 +52,7 @@ class Branch:
     first: int
     stop: int
     calls: tuple[Any, ...] = ()
+    aside: bool = False
 
     def placeholders(self, graph: fx.Graph) -> list[fx.Node]:
         """The inputs in the order of the interface."""
@@ -99,3 +105,13 @@ def most_calls(nodes: Iterable[fx.Node]) -> int:
         for slot in slots(node):
             counts[slot] = counts.get(slot, 0) + 1
     return max(counts.values(), default=0)
+
+
+def is_aside(node: fx.Node) -> bool:
+    """Whether only branches run the node that have no say in fusion, dtypes and scales."""
+    return ASIDE in node.meta
+
+
+def users_that_count(node: fx.Node) -> list[fx.Node]:
+    """The users of a node that have a say."""
+    return [user for user in node.users if not is_aside(user)]

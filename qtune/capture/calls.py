@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qtune.capture.exits import leave
 from qtune.capture.nodes import describe, map_leaves, tensors_in
@@ -70,6 +70,9 @@ class Calls:
                 for t, v in zip(tensors, versions, strict=True)
                 if _version(t) != v or (v is None and _is_changed(call, t, tensors, value))
             ]
+            if not changed and _is_handed_on(call, value, tensors):
+                with tape.paused():
+                    value = value.view_as(value)
             if not changed and next(tensors_in(value), None) is None:
                 sources = tensors + [v for v in (args, kwargs) if _has_symbol(v)]
                 written = (call.op, call.target, node_args, node_kwargs)
@@ -114,6 +117,16 @@ class Calls:
                 node.meta[AFTER] = tape.ledger.readers(entry, node)
                 tape.origins.change(entry)
                 tape.ledger.changed(entry)
+
+
+def _is_handed_on(call: Call, value: Any, tensors: list[Tensor]) -> bool:
+    """Whether the call gave its operand back: a stub does, or a dropout in eval mode.
+
+    What it gives must be a tensor of its own then, so that a later use of the operand is not taken
+    for a use of the result, on which prepare puts a fake-quantize.
+    """
+    is_operand = type(value) in (Tensor, nn.Parameter) and any(value is t for t in tensors)
+    return is_operand and not call.name.endswith("_")
 
 
 def _has_symbol(value: Any) -> bool:

@@ -105,8 +105,9 @@ class Conditions:
 
     def guard_value(self, size: Symbol) -> None:
         """Record that a size or flag has the value it has."""
+        check = guards.check_training if type(size) is Flag else guards.check_value
         text = f"{_text(size)} == {size._value}"
-        self._guard(guards.check_value, (size._origin, size._value), text)
+        self._guard(check, (size._origin, size._value), text)
 
     def refusal(self, text: str) -> CaptureError:
         """An error with the model's line that ends the recording even if the model catches it."""

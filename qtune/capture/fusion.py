@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
+from qtune.capture.branches import users_that_count
 from qtune.ops.spec import FuseRole
 
 _ORDER = (FuseRole.GEMM, FuseRole.BN, FuseRole.ADD, FuseRole.RELU)
@@ -93,7 +94,8 @@ def find_groups(graph: fx.Graph, rules: FusionRules) -> FusionResult:
 def _grow(
     gemm: fx.Node, rules: FusionRules, taken: set[fx.Node], result: FusionResult
 ) -> FusedGroup:
-    members, nodes = {FuseRole.GEMM: gemm}, (gemm,)
+    members = {FuseRole.GEMM: gemm}
+    nodes: tuple[fx.Node, ...] = (gemm,)
     last, stage = gemm, 0
     while True:
         passed = _passed_on(last, rules)
@@ -116,7 +118,7 @@ def _passed_on(node: fx.Node, rules: FusionRules) -> tuple[fx.Node, ...]:
     """The nodes behind ``node`` that hand its result on, as long as nothing else takes it."""
     chain: tuple[fx.Node, ...] = ()
     while True:
-        users = [user for user in node.users if not _asks_about_shape(user)]
+        users = [user for user in users_that_count(node) if not _asks_about_shape(user)]
         if len(users) != 1 or not rules.passes(users[0]) or rules.shared(users[0]):
             return chain
         node = users[0]
@@ -125,7 +127,7 @@ def _passed_on(node: fx.Node, rules: FusionRules) -> tuple[fx.Node, ...]:
 
 def _fusible_users(node: fx.Node, rules: FusionRules, stage: int) -> list[fx.Node]:
     later = _ORDER[stage + 1 :]
-    return [user for user in node.users if rules.role(user) in later]
+    return [user for user in users_that_count(node) if rules.role(user) in later]
 
 
 def _obstacle(
@@ -143,7 +145,8 @@ def _obstacle(
         return ""
     if role is FuseRole.ADD and not _is_residual(last, user, rules):
         return ""
-    if any(other is not user and not _asks_about_shape(other) for other in last.users):
+    others = (other for other in users_that_count(last) if other is not user)
+    if not all(map(_asks_about_shape, others)):
         return f"not fused: the output of {last.meta.get('name', last.name)} is used elsewhere too"
     for node in (*members.values(), user):
         reason = rules.shared(node)

@@ -12,8 +12,8 @@ from torch import Tensor, fx, nn
 
 from qtune.capture.branches import Branch
 from qtune.capture.flat import FlatGraph
-from qtune.capture.guards import CaptureReport
-from qtune.capture.inputs import as_inputs
+from qtune.capture.guards import THIS_CALL, CaptureReport
+from qtune.capture.inputs import as_inputs, spelled
 from qtune.capture.interface import Interface
 from qtune.capture.members import Members
 from qtune.capture.program import OnResult, Program
@@ -25,6 +25,9 @@ from qtune.errors import CaptureError, GuardError
 
 if TYPE_CHECKING:
     from qtune.capture.growth import Growth
+
+
+_OF_ONE_BRANCH = frozenset({"interface", "in_spec", "out_spec", "constants"})
 
 
 class GraphModel(Members):
@@ -49,6 +52,8 @@ class GraphModel(Members):
     graph_branches: tuple[Branch, ...]
     call_order: tuple[Any, ...]
     is_picked: bool
+    why_one_mode: str = ""
+    """Why prepare recorded the model in one mode only, where forward reads ``training``."""
     _interface: Interface
     _graph: fx.Graph
     _programs: dict[int, Program]
@@ -93,13 +98,25 @@ class GraphModel(Members):
 
     @property
     def interface(self) -> Interface:
-        """What a call's arguments and result look like. ``CaptureError`` if branches differ."""
+        """What a call's arguments and result look like. ``CaptureError`` if branches differ.
+
+        A branch that prepare recorded by itself does not count.
+        """
+        given = [branch for branch in self.graph_branches if not branch.aside]
+        if len(given) == 1:
+            return given[0].interface
         if self.graph_branches:
             raise CaptureError(
                 f"this model has {len(self.graph_branches)} branches, each with inputs and outputs "
                 "of its own; model.select_branch(inputs) gives the one that the inputs take"
             )
         return self._interface
+
+    def __dir__(self) -> list[str]:
+        """Without what a graph of several branches does not have; torch.jit.trace reads the rest."""
+        names = super().__dir__()  # type: ignore[no-untyped-call]
+        hidden = _OF_ONE_BRANCH if self.graph_branches else frozenset()
+        return [name for name in names if name not in hidden]
 
     @property
     def in_spec(self) -> Spec | None:
@@ -183,9 +200,7 @@ class GraphModel(Members):
         branch = self.branch_for(inputs)
         if branch is None:
             return self
-        view = view_of(self, branch)
-        view._programs = {}
-        return view
+        return view_of(self, branch)
 
     def add_constant(self, name: str, value: Tensor) -> None:
         """Keep a constant of the graph as a buffer that is no part of ``state_dict``."""
@@ -194,6 +209,14 @@ class GraphModel(Members):
 
     def _run(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], on_result: OnResult | None = None
+    ) -> Any:
+        try:
+            return self._run_branch(args, kwargs, on_result)
+        except GuardError as error:
+            raise self._told(error, args, kwargs) from error.__cause__
+
+    def _run_branch(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], on_result: OnResult | None
     ) -> Any:
         if not self.graph_branches:
             interface = self._interface
@@ -210,6 +233,15 @@ class GraphModel(Members):
             branch, results = Runner(candidates, failures, on_result).run()
         return unflatten(results, branch.interface.out_spec)
 
+    def _told(self, error: GuardError, args: Any, kwargs: Mapping[str, Any]) -> GuardError:
+        """The error with the call that met it, and why there is no branch for this mode."""
+        text = str(error)
+        if THIS_CALL not in text:
+            return error
+        reason = f". prepare did not do so by itself: {self.why_one_mode}"
+        call = spelled(self.signature, args, kwargs)
+        return GuardError(text.replace(THIS_CALL, call) + (reason if self.why_one_mode else ""))
+
     def _candidates(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[list[tuple[Branch, Program, list[Any]]], dict[int, str]]:
@@ -217,12 +249,14 @@ class GraphModel(Members):
         found: list[tuple[Branch, Program, list[Any]]] = []
         failures: dict[int, str] = {}
         for branch in self.graph_branches:
+            program = self._compiled(branch)
             try:
                 inputs = branch.interface.inputs(args, kwargs)
+                program.check_mode()
             except GuardError as error:
                 failures[branch.number] = str(error)
             else:
-                found.append((branch, self._compiled(branch), inputs))
+                found.append((branch, program, inputs))
         return found, failures
 
     def _take_over(self, other: GraphModel) -> None:

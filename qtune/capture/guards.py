@@ -24,6 +24,9 @@ SIGNS: dict[Callable[..., Any], str] = {
     operator.gt: ">",
     operator.ge: ">=",
 }
+THIS_CALL = "qtune.Inputs(<this call>)"
+"""Stands in messages for the call that failed, which only the model knows."""
+
 _COMPARE = {sign: function for function, sign in SIGNS.items()}
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 
@@ -73,6 +76,17 @@ def check_value(value: Any, expected: Any, text: str, source: str) -> None:
         raise _refusal("guard", text, source, _short(value))
 
 
+def check_training(value: Any, expected: bool, text: str, source: str) -> None:
+    """Raise ``GuardError`` unless a module is in the mode that the model was recorded in."""
+    if bool(value) is not expected:
+        now, recorded = ("training", "eval") if value else ("eval", "training")
+        raise GuardError(
+            f"guard `{text}` from {source} does not hold: the model is in {now} mode, and forward "
+            f"reads this flag and was recorded in {recorded} mode only. Record both: "
+            f"example_inputs=[{THIS_CALL}.in_mode(training=t) for t in (False, True)]"
+        )
+
+
 def check_length(items: Sequence[Any], expected: int, text: str, source: str) -> None:
     """Raise ``GuardError`` unless the sequence has as many items as when it was recorded."""
     if len(items) != expected:
@@ -84,8 +98,15 @@ def is_guard(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target in (
         check_comparison,
         check_value,
+        check_training,
         check_length,
     )
+
+
+def needs_mode(node: fx.Node) -> bool | None:
+    """The value that a guard wants a training flag to have; ``None`` for all other nodes."""
+    is_check = node.op == "call_function" and node.target is check_training
+    return bool(node.args[1]) if is_check else None
 
 
 def guards_of(graph: fx.Graph) -> tuple[GuardInfo, ...]:

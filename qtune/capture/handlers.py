@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qtune.capture.calls import Call, Calls
+from qtune.capture.leaf import hands_on
 from qtune.capture.nodes import map_leaves, tensors_in
 from qtune.capture.sizes import plain
 from qtune.capture.source import caller
@@ -55,7 +56,8 @@ class ModelHandlers:
         name = self.names.get(id(module))
         if name is None:  # made inside forward, or hidden in a list: recorded as what it calls
             return original(module, *args, **kwargs)
-        if name and self._leaf(module) and not self._is_altered(module):
+        is_call = self._leaf(module) and not hands_on(module, args)
+        if name and is_call and not self._is_altered(module):
             return self._leaf_call(name, module, args, kwargs, original)
         with self.tape.scope(name):
             return original(module, *args, **kwargs)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from qtune.capture.interface import signature_of
+from qtune.capture.nodes import tensors_in
 from qtune.capture.structure import flatten_named
 from qtune.errors import PrepareError, QtuneError
 
@@ -48,6 +49,25 @@ class Inputs:
         parts = [_short(value) for value in self.args]
         parts += [f"{name}={_short(value)}" for name, value in self.kwargs.items()]
         return f"Inputs({', '.join(parts)})"
+
+
+def spelled(signature: inspect.Signature, args: Any, kwargs: Mapping[str, Any]) -> str:
+    """The call as a user writes it down: ``qtune.Inputs(image, task='seg')``."""
+    bound = signature.bind(*args, **kwargs)
+    parts = [_spelled(name, value) for name, value in zip(signature.parameters, bound.args)]
+    parts += [f"{name}={_spelled(name, value)}" for name, value in bound.kwargs.items()]
+    return f"qtune.Inputs({', '.join(parts)})"
+
+
+def _spelled(name: str, value: Any) -> str:
+    is_short = not isinstance(value, torch.Tensor) and len(repr(value)) <= 40
+    return repr(value) if is_short and not list(tensors_in(value)) else name
+
+
+def spelled_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The arguments as a user writes them, tensors by their shape: ``Tensor[4, 3], k=int 2``."""
+    items = [_short(value) for value in args]
+    return ", ".join([*items, *(f"{name}={_short(value)}" for name, value in kwargs.items())])
 
 
 def as_inputs(
@@ -196,6 +216,8 @@ def _is_array(value: Any) -> bool:
 def _short(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"Tensor{list(value.shape)}"
+    if next(iter(tensors_in(value)), None) is not None:
+        return f"{type(value).__name__} of tensors"
     text = repr(value)
     text = text if len(text) <= 40 else f"{text[:37]}..."
     return f"{type(value).__name__} {text}"

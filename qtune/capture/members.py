@@ -21,6 +21,14 @@ def module_at(root: nn.Module, path: Sequence[str]) -> Any:
     return module
 
 
+def find_submodule(model: nn.Module, path: str) -> nn.Module | None:
+    """The submodule of that name, if there is one."""
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        return None
+
+
 def attribute_at(root: nn.Module, path: Sequence[str]) -> Any:
     """The parameter, the buffer, or else the plain attribute at ``path``."""
     owner, name = module_at(root, path[:-1]), path[-1]

@@ -15,6 +15,8 @@ from torch import fx, nn
 
 from qtune.capture.ambient import in_modes
 from qtune.capture.branches import Branch
+from qtune.capture.failing import name_operator
+from qtune.capture.guards import check_training, needs_mode
 from qtune.capture.members import attribute_at, module_at
 from qtune.errors import CaptureError
 
@@ -52,6 +54,11 @@ class Program:
         else:
             self.inputs, result = branch.placeholders(graph), branch.results(graph)
         self._result: Callable[[Registers], Sequence[Any]] = self._argument(result)
+        self._modes = [
+            (str(node.args[0].target).split("."), node)  # type: ignore[union-attr]
+            for node in nodes
+            if needs_mode(node) is not None
+        ]
         dead = _last_uses(nodes, _nodes_in(result))
         self.steps = [
             Step(node, self._compute(node), self._register[node], self._registers(dead[node]))
@@ -63,10 +70,24 @@ class Program:
         """The leaves of the result for the tensors ``inputs``."""
         registers = self.start(inputs)
         for step in self.steps:
-            registers[step.register] = step.compute(registers)
+            try:
+                registers[step.register] = step.compute(registers)
+            except Exception as error:
+                self.name_operator(error, step.node, registers)
+                raise
             for index in step.dead:
                 registers[index] = None
         return self._result(registers)
+
+    def name_operator(self, error: Exception, node: fx.Node, registers: Registers) -> None:
+        """Say in a note which operator an error came from, and what it got."""
+        sources = node.all_input_nodes
+        name_operator(error, node, sources, [registers[self._register[of]] for of in sources])
+
+    def check_mode(self) -> None:
+        """Raise ``GuardError`` if a guard on a training flag will do so."""
+        for path, node in self._modes:
+            check_training(attribute_at(self._root, path), *node.args[1:])  # type: ignore[arg-type]
 
     def result(self, registers: Registers) -> Sequence[Any]:
         """The leaves of the result, once all steps ran."""

@@ -19,13 +19,14 @@ from qtune.capture.finish import build, notes_on_state, write_buffers, write_out
 from qtune.capture.graph import GraphModel
 from qtune.capture.growth import Growth
 from qtune.capture.handlers import ModelHandlers
-from qtune.capture.inputs import Inputs, as_example_list
+from qtune.capture.inputs import Inputs, as_example_list, spelled_call
 from qtune.capture.interface import bind, call_as_given, refuse_opaque, signature_of
 from qtune.capture.leaf import is_leaf
 from qtune.capture.mode import RecordingMode
 from qtune.capture.origins import owned_tensors
 from qtune.capture.patches import installed
 from qtune.capture.restore import Restorer, restored
+from qtune.capture.source import place_of
 from qtune.capture.state import write_state
 from qtune.capture.structure import flatten, leaf_names
 from qtune.capture.tape import Tape
@@ -136,15 +137,24 @@ def _run_model(
         if isinstance(error, TypeError) and _FLAG.search(str(error)):
             raise _NeedsBool from None
         name = type(handlers.model).__name__
+        place, call = place_of(error), spelled_call(args, kwargs)
         raise CaptureError(
-            f"{name} raised {type(error).__name__} while it ran on the example inputs: {error}. "
-            f"Check that {name}()(*example) runs without qtune"
+            f"{name} raised {type(error).__name__} while it ran on the example inputs"
+            f"{f' ({place})' if place else ''}: {error}. Check that the float model runs on them: "
+            f"model({call}){_dict_hint(args)}"
         ) from error
     finally:
         handlers.tape.close()
     if handlers.tape.problem is not None:
         raise handlers.tape.problem
     return output
+
+
+def _dict_hint(args: tuple[Any, ...]) -> str:
+    """What a dict in the place of the arguments may have been meant for."""
+    if len(args) != 1 or not isinstance(args[0], dict):
+        return ""
+    return ". A dict is one argument; for keyword arguments write qtune.Inputs(**example)"
 
 
 def _write_inputs(tape: Tape, names: list[str], leaves: list[Any]) -> dict[int, Any]:

@@ -76,7 +76,11 @@ class Runner:
                 raise Decided(branch)
             if step.node in self._done:
                 continue
-            value = step.compute(registers)
+            try:
+                value = step.compute(registers)
+            except Exception as error:
+                program.name_operator(error, step.node, registers)
+                raise
             if self._on_result is not None:
                 value = self._on_result(step.node, value)
             registers[step.register] = value

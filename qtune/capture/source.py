@@ -36,6 +36,21 @@ def caller() -> str:
     return container
 
 
+def place_of(error: BaseException) -> str:
+    """``file.py:12`` of the innermost of the user's lines that ``error`` went through, or ``""``.
+
+    The lines above qtune's first frame are those that called qtune, and do not count.
+    """
+    place, trace, inside = "", error.__traceback__, False
+    while trace is not None:
+        owner = _owner(trace.tb_frame.f_code.co_filename)
+        inside = inside or owner == "qtune"
+        if inside and owner == "user":
+            place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
 def call_site(meta: Mapping[str, Any]) -> str:
     """`` (model.py:12, in layer1)`` for the ``meta`` of a node: source line and scope.
 

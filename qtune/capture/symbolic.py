@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from qtune.capture.graph import GraphModel
 from qtune.capture.guards import CaptureReport, ConstantInfo
 from qtune.capture.interface import call_arguments, signature_of
-from qtune.capture.leaf import is_leaf
+from qtune.capture.leaf import hands_on, is_leaf
 from qtune.capture.restore import restored
 from qtune.capture.source import caller
 from qtune.capture.structure import LEAF, Kind, Spec, flatten, leaf_names
@@ -106,6 +106,8 @@ class _Tracer(fx.Tracer):
         kwargs: dict[str, Any],
     ) -> Any:
         path = self.path_of_module(m)
+        if hands_on(m, args):
+            return forward(*args, **kwargs)
         if self._leaf(m):
             return super().call_module(m, forward, args, kwargs)
         self._scopes.append(path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx, nn
 
 from qtune.capture.inputs import as_example_list
+from qtune.capture.view import without_aside
 from qtune.check.calls import call_counts, countable
 from qtune.check.misconceptions import NOT_CENTRED, uncentred_images
 from qtune.errors import ArgumentError
@@ -181,8 +182,8 @@ def check_qat_model(
             f"{type(model).__module__}.{type(model).__qualname__}"
         )
     examples = as_example_list(example_inputs, "check_qat_model", ArgumentError)
-    if not isinstance(example_inputs, list):
-        model = model.select_branch(examples[0])
+    is_one = not isinstance(example_inputs, list)
+    model = model.select_branch(examples[0]) if is_one else without_aside(model)
     report = report_on(model, call_counts(model, examples[0]))
     abnormal = report.abnormal()
     if abnormal:

@@ -20,6 +20,7 @@ from qtune.errors import HbirError
 from qtune.hbir.domain import DOMAIN, DOMAIN_VERSION, IR_VERSION, OPSET, attribute_types
 from qtune.hbir.domain import functions_for as _functions_for
 from qtune.hbir.infer import infer_types
+from qtune.hbir.naming import unique_name
 
 META_OP = "qtune.op"
 META_GROUP = "qtune.group"
@@ -176,12 +177,9 @@ class GraphBuilder:
         return model
 
     def _unique(self, name: str) -> str:
-        candidate, number = name, 1
-        while candidate in self._taken:
-            candidate = f"{name}_{number}"
-            number += 1
-        self._taken.add(candidate)
-        return candidate
+        new = unique_name(name, self._taken)
+        self._taken.add(new)
+        return new
 
 
 def mark_result(value: ir.Value, op: str, group: str) -> None:

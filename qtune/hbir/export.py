@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 
 from qtune.capture.graph import GraphModel
-from qtune.capture.inputs import as_inputs
+from qtune.capture.inputs import Inputs, as_inputs
 from qtune.capture.structure import unflatten
 from qtune.errors import ArgumentError, ExportError, NotCalibratedError, QtuneError
 from qtune.hbir.batch import batch_is_free, may_vary, resized
@@ -61,26 +61,13 @@ def export(
     Raises ``NotCalibratedError`` naming every fake-quantize without a scale, and ``ExportError``
     naming every operator that has no lowering.
     """
-    if isinstance(model, GraphModel):
-        model = model.select_branch(as_inputs(example_inputs, "export", ExportError))
-    elif not hasattr(model, "interface"):
-        raise ExportError(
-            f"export takes a prepared model, got {type(model).__name__} without a graph; call "
-            "prepare first"
-        )
+    inputs = as_inputs(example_inputs, "export", ExportError)
+    model = _graph_for(model, inputs)
     _check_absorbed(model)
     _check_scales(model)
-    ports = bind_inputs(
-        model, as_inputs(example_inputs, "export", ExportError), input_names, input_descs
-    )
+    ports = bind_inputs(model, inputs, input_names, input_descs)
     draft = _lower(model, name, ports, ports.tensors)
-    for text in draft.example.unchecked_guards():
-        _log.warning("export: the module takes the example's path; it can't check that %s", text)
-    if draft.fixed:
-        _log.info(
-            "export: computed from sizes of the example, so constants of the module: %s",
-            ", ".join(draft.fixed),
-        )
+    draft.tell_what_is_fixed()
     metadata = {
         META_STAGE: "qat",
         META_NATIVE: "1" if native_pytree else "0",
@@ -112,6 +99,30 @@ class _Draft:
     example: Example
     results: list[Any]
     fixed: list[str]
+
+    def tell_what_is_fixed(self) -> None:
+        """Log what the module has from the example and can't check."""
+        for text in self.example.unchecked_guards():
+            _log.warning(
+                "export: the module takes the example's path; it can't check that %s", text
+            )
+        if self.fixed:
+            _log.info(
+                "export: computed from sizes of the example, so constants of the module: %s",
+                ", ".join(self.fixed),
+            )
+
+
+def _graph_for(model: nn.Module, inputs: Inputs) -> nn.Module:
+    """The branch of the model that the example takes."""
+    if isinstance(model, GraphModel):
+        return model.select_branch(inputs)
+    if not hasattr(model, "interface"):
+        raise ExportError(
+            f"export takes a prepared model, got {type(model).__name__} without a graph; call "
+            "prepare first"
+        )
+    return model
 
 
 def _check_absorbed(model: nn.Module) -> None:

@@ -31,6 +31,7 @@ from qtune.hbir.builder import (
 from qtune.hbir.constants import Constant, constant_of, dtype_of, real_data, shape_of
 from qtune.hbir.example import TRAINING, Example, TensorFacts
 from qtune.hbir.inherit import inherit_float16, inherit_grid
+from qtune.hbir.naming import unique_name
 from qtune.nn.qat.grids import exact_scale
 from qtune.ops import registry
 from qtune.ops.kernel import LowerCall
@@ -170,12 +171,9 @@ class Lowering:
 
     def _unique(self, name: str) -> str:
         """A second call of a shared module gets a number."""
-        candidate, number = name, 1
-        while candidate in self._taken:
-            candidate = f"{name}_{number}"
-            number += 1
-        self._taken.add(candidate)
-        return candidate
+        new = unique_name(name, self._taken)
+        self._taken.add(new)
+        return new
 
     @staticmethod
     def _own(value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,9 +80,25 @@ def _enter(model: nn.Module, args: Any) -> None:
     if model.training and not vars(model).get(_HAS_TRAINED):
         vars(model)[_HAS_TRAINED] = True
         note_first_training(model)
+    _close_interrupted(model)
     scope: AbstractContextManager[Any] = forward_scope()
     scope.__enter__()
     vars(model)[_SCOPES].append(scope)
+
+
+def _close_interrupted(model: nn.Module) -> None:
+    """End the scopes of forwards that Ctrl-C ended: torch calls no hook then."""
+    scopes = vars(model)[_SCOPES]
+    if not scopes:
+        return
+    frame, running = sys._getframe(1), -1  # this call is running, and has no scope yet
+    while frame is not None:
+        is_call = frame.f_code is nn.Module._call_impl.__code__
+        running += is_call and frame.f_locals.get("self") is model
+        frame = frame.f_back
+    while len(scopes) > max(running, 0):
+        with suppress(KeyboardInterrupt):
+            scopes.pop().__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
 
 
 def _leave(model: nn.Module, args: Any, result: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import fx
 
+from qtune.capture.branches import is_aside
 from qtune.capture.graph import GraphModel
 from qtune.capture.source import call_site
 from qtune.modes import QATMode
@@ -25,6 +26,8 @@ from qtune.quantizers.uncompiled import runs_eagerly
 
 _LEVEL = "consistency_level"
 _MODE = "qat_mode"
+_WRAPPED = "module."
+"""What DataParallel and DistributedDataParallel put before every name of a state."""
 _log = logging.getLogger(__name__)
 
 
@@ -115,10 +118,13 @@ class PreparedModel(OfFloatClass):
         with super()._looking(), not_observing(self), forward_scope():
             yield
 
-    def operators(self) -> Iterator[tuple[fx.Node, QATOp]]:
-        """Every call of an operator, in order of execution."""
+    def operators(self, *, aside: bool = False) -> Iterator[tuple[fx.Node, QATOp]]:
+        """Every call of an operator, in order of execution.
+
+        ``aside``: also the calls of branches that prepare recorded by itself, for training.
+        """
         for node in self.graph.nodes:
-            if node.op == "call_module":
+            if node.op == "call_module" and (aside or not is_aside(node)):
                 module = self.get_submodule(str(node.target))
                 if isinstance(module, QATOp):
                     yield node, module
@@ -144,8 +150,6 @@ class PreparedModel(OfFloatClass):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """torch's own, with a hint where the state belongs to another model or another level."""
-        self._check_level(state_dict)
-        self._check_mode(state_dict)
         added = self._without_scale(state_dict)
         if added and not strict:
             _log.warning("load_state_dict: %s", added)
@@ -153,10 +157,29 @@ class PreparedModel(OfFloatClass):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         except RuntimeError as error:
             raise RuntimeError(
-                f"{error}\n\t{added}This model was made by prepare: its state also holds the "
+                f"{error}\n\t{added}{_about_wrapping(self, state_dict)}This model was made by prepare: its state also holds the "
                 "fake-quantizes. Load states of models prepared from the same float model with "
                 "the same qconfig; load float weights into the float model, before prepare."
             ) from None
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        *args: Any,
+    ) -> None:
+        """torch's own, for this model alone or inside another one (DistributedDataParallel)."""
+        self._check_level(local_metadata)
+        self._check_mode(local_metadata)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
+        if prefix == _WRAPPED and not state_dict:  # torch gives the entries with this prefix only
+            _log.warning(
+                "load_state_dict: nothing of this state begins with 'module.'. A state saved from "
+                "the model itself is loaded into it, not into what wraps it: "
+                "ddp_model.module.load_state_dict(state)"
+            )
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """torch's own; its metadata hold the consistency level and the QAT mode."""
@@ -179,9 +202,8 @@ class PreparedModel(OfFloatClass):
             f"then: {', '.join(owners)}. Calibrate the model as it is now. "
         )
 
-    def _check_level(self, state_dict: Mapping[str, Any]) -> None:
+    def _check_level(self, facts: Mapping[str, Any]) -> None:
         """Say in the log that a state of another level is not enough for levels 1 to 4."""
-        facts = getattr(state_dict, "_metadata", {}).get("", {})
         trained = facts.get(_LEVEL, self.consistency_level)
         if trained == self.consistency_level or not (trained or self.consistency_level):
             return
@@ -192,9 +214,8 @@ class PreparedModel(OfFloatClass):
             "unset" if self.consistency_level is None else self.consistency_level,
         )
 
-    def _check_mode(self, state_dict: Mapping[str, Any]) -> None:
+    def _check_mode(self, facts: Mapping[str, Any]) -> None:
         """Refuse scales of weights that belong to another QAT mode; the names would not tell."""
-        facts = getattr(state_dict, "_metadata", {}).get("", {})
         mode = facts.get(_MODE, str(self.qat_mode))
         if mode == self.qat_mode or all(op.kept is None for _, op in self.operators()):
             return
@@ -203,3 +224,20 @@ class PreparedModel(OfFloatClass):
             f"{self.qat_mode}: the scales of its weights mean something else there. Prepare the "
             f"model with set_qat_mode({mode!r}), or calibrate this one"
         )
+
+
+def _is_wrapped(state_dict: Mapping[str, Any]) -> bool:
+    """Whether a state was saved from a model inside DistributedDataParallel or DataParallel."""
+    return bool(state_dict) and all(name.startswith(_WRAPPED) for name in state_dict)
+
+
+def _about_wrapping(model: PreparedModel, state_dict: Mapping[str, Any]) -> str:
+    """What to say where the names of a state begin with ``module.`` and those of a model don't."""
+    own = (name for name, _ in model.named_parameters())
+    if not _is_wrapped(state_dict) or any(name.startswith(_WRAPPED) for name in own):
+        return ""
+    return (
+        "This state was saved from DistributedDataParallel or DataParallel: save "
+        "ddp_model.module.state_dict(), or take the prefix off with torch.nn.modules.utils."
+        "consume_prefix_in_state_dict_if_present(state, 'module.'). "
+    )

@@ -27,6 +27,11 @@ class OfFloatClass(GraphModel):
         except AttributeError:
             return inherited(self, name)
 
+    def _get_name(self) -> str:
+        """What ``print`` calls the model: the float model's class, as the guide shows it."""
+        cls: type = vars(self).get(FLOAT_CLASS, type(self))
+        return cls.__name__
+
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
         picklable_class(state)

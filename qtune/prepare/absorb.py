@@ -200,7 +200,7 @@ def _absorb(model: nn.Module, kept: KeptNorm, *, final: bool) -> None:
 def _calls(model: nn.Module, op: QATOp) -> list[fx.Node]:
     if not isinstance(model, PreparedModel):
         return []
-    return [node for node, called in model.operators() if called is op]
+    return [node for node, called in model.operators(aside=True) if called is op]
 
 
 def _rescale(gemm: Located, scale: torch.Tensor, *, final: bool) -> None:

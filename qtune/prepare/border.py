@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from qtune.capture.branches import is_aside
 from qtune.ops.registry import spec as registry_spec
 from qtune.ops.spec import ModuleTarget
 from qtune.prepare.naming import flat
@@ -39,7 +40,7 @@ class Border:
         for node in nodes:
             if node.op == "output":
                 self._dequantize_outputs(node)
-            elif node not in self.region.quantized and self._is_call(node):
+            elif node not in self.region.quantized and self._is_call(node) and not is_aside(node):
                 self._dequantize_operands(node)
 
     def remove(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from qtune.capture.branches import is_aside, users_that_count
 from qtune.nn.qat import QATOp
 from qtune.ops.spec import Rule
 from qtune.prepare.decompose import BOUNDS, FORCED_DTYPE, ORIGIN
@@ -35,7 +36,7 @@ def operator_views(ops: Operators, region: Region, float_model: nn.Module) -> li
     entries: dict[str, _Entry] = {}
     for node in ops.graph.nodes:
         name = node.meta.get("name")
-        if name is None or not (node in region.quantized or name in region.reasons):
+        if name is None or is_aside(node) or not (node in region.quantized or name in region.reasons):
             continue
         entry = entries.setdefault(name, _Entry(node, ops.op(node)))
         if entry.node is not node:
@@ -133,7 +134,7 @@ def attach(ops: Operators, plans: dict[str, OpQuantPlan]) -> None:
     done: set[str] = set()
     for node in ops.graph.nodes:
         op = ops.op(node)
-        if op is None or op.name in done or op.name not in plans:
+        if op is None or is_aside(node) or op.name in done or op.name not in plans:
             continue
         done.add(op.name)
         _attach(op, node, plans[op.name], device)
@@ -166,8 +167,8 @@ def _weight_fake_quant(op: QATOp, node: fx.Node, port: PortPlan) -> Any:
 
 
 def users_of(node: fx.Node) -> Iterator[fx.Node]:
-    """Users of a result, through the items of a tuple."""
-    for user in node.users:
+    """Users of a result that count, through the items of a tuple."""
+    for user in users_that_count(node):
         if is_structural(user):
             yield from users_of(user)
         else:

@@ -11,6 +11,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from qtune.capture.ambient import AUTOCAST, GRAD
+from qtune.capture.branches import ASIDE
 from qtune.capture.guards import check_comparison, check_length, check_value, is_guard
 from qtune.capture.source import call_site
 from qtune.dtype import QuantDType
@@ -33,7 +34,7 @@ BOUNDS = "bounds"
 ORIGIN = "origin"
 """Key of ``node.meta``: the name of the decomposed operator that a node is a part of."""
 
-_INHERITED = ("scope", "source", "kind", AUTOCAST, GRAD)
+_INHERITED = ("scope", "source", "kind", AUTOCAST, GRAD, ASIDE)
 _FACTS = (getattr, torch.is_floating_point, "dim", "size")
 """Targets of nodes that read the shape or the dtype of a tensor, not its values."""
 

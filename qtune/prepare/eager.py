@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,7 @@ from qtune.nn.qat.call_form import CallForm
 from qtune.nn.qat.composite import Composite
 from qtune.nn.qat.functional import FloatFunctional, is_functional
 from qtune.nn.table import forget_sources
+from qtune.ops.quant.stubs import QuantStub
 from qtune.ops.registry import find_module
 from qtune.prepare.eager_graph import eager_graph
 from qtune.prepare.eager_layer import EagerComposite
@@ -43,6 +45,8 @@ from qtune.qconfig.setter import find_qconfig
 
 _SIZES = (8, 16, 32, 64, 128, 224, 256, 512)
 """Small ones first: they only tell ranks and channels, and every layer runs once."""
+
+_log = logging.getLogger(__name__)
 
 _ENDS = "_qtune_ends"
 
@@ -81,6 +85,7 @@ def prepare_eager(model: nn.Module, prepare: Prepare) -> nn.Module:
 
     ``prepare``: the steps after capture. Raises ``PrepareError`` where nothing can be replaced.
     """
+    _warn_of_own_forwards(model)
     rows = list(_rows(model))
     if not rows:
         raise PrepareError(
@@ -88,6 +93,7 @@ def prepare_eager(model: nn.Module, prepare: Prepare) -> nn.Module:
             "layer has qconfig = None, or the model is a single layer (put it into a "
             "torch.nn.Sequential)"
         )
+    _warn_without_stub(model)
     inputs = [_example(row) for row in rows]
     graph = capture(_Rows(model, rows), Inputs(*itertools.chain(*inputs)))
     prepared = prepare(graph)
@@ -102,6 +108,34 @@ def prepare_eager(model: nn.Module, prepare: Prepare) -> nn.Module:
             facts.note(module)
     observe_forward(model)
     return model
+
+
+def _warn_of_own_forwards(model: nn.Module) -> None:
+    """A subclass of a layer with a forward of its own is not that layer, so it stays as it is."""
+    names = [
+        f"{path} ({type(module).__name__})"
+        for path, module in model.named_modules()
+        if find_module(type(module)) is not None
+        and not is_leaf(module)
+        and find_qconfig(model, path)[0] is not None
+    ]
+    if names:
+        _log.warning(
+            "prepare: stay float in eager mode, since they are layers with a forward of their own: "
+            "%s. Call the layer as a submodule, or prepare the model with a graph",
+            ", ".join(names),
+        )
+
+
+def _warn_without_stub(model: nn.Module) -> None:
+    """Nothing else would say so: a layer on float data computes in float, also behind export."""
+    if not any(isinstance(module, QuantStub) for module in model.modules()):
+        _log.warning(
+            "prepare: %s has no QuantStub: in eager mode its inputs then stay float, and the "
+            "layers that take them run on the CPU. Put a qtune.quantization.QuantStub on each "
+            "input, or prepare the model with a graph, which inserts the stubs",
+            type(model).__name__,
+        )
 
 
 def _of_layers(resolution: Resolution | None, model: nn.Module) -> Resolution | None:
@@ -158,9 +192,11 @@ def _rows(model: nn.Module) -> Iterator[Row]:
 
 
 def _layers(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Known layers, not the parts of one."""
+    """Known layers, not the parts of one. An Identity stays: it hands on tuples and dicts, too."""
     for name, child in model.named_children():
         where = f"{path}.{name}" if path else name
+        if type(child) is nn.Identity:
+            continue
         if is_functional(child) or (is_leaf(child) and find_module(type(child)) is not None):
             yield where, child
         elif not is_leaf(child):

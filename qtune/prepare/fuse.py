@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import fx, nn
 
-from qtune.capture.branches import most_calls
+from qtune.capture.branches import is_aside, most_calls, users_that_count
 from qtune.capture.fusion import FusedGroup, FusionResult, FusionRules, find_groups
+from qtune.capture.graph import GraphModel
 from qtune.capture.members import attribute_at
 from qtune.errors import PrepareError
-from qtune.modes import POWER_OF_TWO_WEIGHTS, FuseMode, QATMode
+from qtune.modes import POWER_OF_TWO_WEIGHTS, FuseMode, QATMode, get_qat_mode
 from qtune.nn.qat import QATOp
 from qtune.nn.qat.kept_norm import KeptNorm
 from qtune.nn.qat.op import TRAINING
@@ -19,7 +20,7 @@ from qtune.ops.spec import FuseRole
 from qtune.prepare.absorb import Located, fold_into, leave_identity
 from qtune.prepare.groups import by_operators, consistent
 from qtune.prepare.operators import Operators
-from qtune.prepare.region import Region
+from qtune.prepare.region import Region, classify
 
 GROUP = "group"
 """Key of ``node.meta``: name of the last member of the operator's fused group."""
@@ -48,13 +49,23 @@ def fuse(
     return result
 
 
+def fusible(graph: GraphModel, training: bool) -> tuple[Operators, FusionResult]:
+    """The operators of a recorded float model, and the groups that ``prepare`` finds among them.
+
+    ``training``: the model's flag. Changes ``graph``.
+    """
+    ops = Operators(graph, training)
+    ops.replace_calls()
+    return ops, fuse(ops, classify(ops, {}, strip=True), get_qat_mode())
+
+
 def fold_batch_norms(ops: Operators, groups: list[FusedGroup]) -> None:
     """Fold each group's batch norm into its GEMM, in float64; an Identity takes its place."""
-    for group, *others in by_operators(groups):
+    for group, *_ in by_operators(groups):
         gemm, bn = group.members[FuseRole.GEMM], group.batch_norm
         op, norm = ops.op(gemm), None if bn is None else ops.op(bn)
         if bn is not None and op is not None and norm is not None:
-            calls = [bn, *(other.members[FuseRole.BN] for other in others)]
+            calls = [node for node in ops.graph.nodes if ops.op(node) is norm]
             fold_into(Located(ops.model, op, gemm), Located(ops.model, norm, bn))
             ops.install(norm.name, leave_identity(norm, calls), norm)
 
@@ -106,7 +117,7 @@ class _Facts:
         self.mode = mode
         self.calls: dict[str, list[fx.Node]] = {}
         for node in ops.graph.nodes:
-            if node.op == "call_module":
+            if node.op == "call_module" and not is_aside(node):
                 self.calls.setdefault(str(node.target), []).append(node)
         self.owners = _owners(ops)
 
@@ -167,9 +178,12 @@ def _owners(ops: Operators) -> dict[int, list[str]]:
     seen: set[str] = set()
     for node in ops.graph.nodes:
         op = ops.op(node)
+        if is_aside(node):
+            continue
         if node.op == "get_attr":
             value = attribute_at(ops.model, str(node.target).split("."))
-            owners.setdefault(id(value), []).extend([str(node.target)] * most_calls(node.users))
+            calls = most_calls(users_that_count(node))
+            owners.setdefault(id(value), []).extend([str(node.target)] * calls)
         elif op is not None and op.name not in seen:
             seen.add(op.name)
             for name, value in _own_parameters(op).items():

@@ -79,7 +79,13 @@ def fuse_modules(
     (``torch.ao.quantization.fuse_modules``), which also works with our ``fuse_known_modules``.
     """
     result = model if inplace else copy.deepcopy(model)
-    mapping = (fuse_custom_config_dict or {}).get("additional_fuser_method_mapping")
+    custom = dict(fuse_custom_config_dict or {})
+    mapping = custom.pop("additional_fuser_method_mapping", None)
+    if custom:
+        raise PrepareError(
+            "fuse_modules: fuse_custom_config_dict takes 'additional_fuser_method_mapping', got "
+            f"{', '.join(map(repr, custom))}"
+        )
     single = all(isinstance(item, str) for item in modules_to_fuse)
     for names in [modules_to_fuse] if single else modules_to_fuse:
         layers = [_layer(result, name) for name in names]

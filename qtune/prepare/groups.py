@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from qtune.capture.branches import is_aside
 from qtune.capture.fusion import FusedGroup, FusionResult, Unfused
 
 
@@ -23,7 +24,7 @@ def consistent(graph: fx.Graph, found: FusionResult) -> FusionResult:
     group_at = {node: names_of(group) for group in found.groups for node in group.nodes}
     calls: dict[str, list[fx.Node]] = {}
     for node in graph.nodes:
-        if node.op == "call_module":
+        if node.op == "call_module" and not is_aside(node):
             calls.setdefault(str(node.meta.get("name")), []).append(node)
     result = FusionResult(unfused=list(found.unfused))
     odd = {

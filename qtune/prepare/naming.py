@@ -6,6 +6,8 @@ from collections import Counter
 
 from torch import nn
 
+from qtune.hbir.naming import unique_name
+
 
 class Namer:
     """Gives names that are new in ``model`` (its modules, parameters and buffers)."""
@@ -31,12 +33,9 @@ class Namer:
 
     def unique(self, name: str) -> str:
         """``name``, or ``name_1`` and so on where it is taken."""
-        candidate, number = name, 1
-        while candidate in self._taken:
-            candidate = f"{name}_{number}"
-            number += 1
-        self._taken.add(candidate)
-        return candidate
+        new = unique_name(name, self._taken)
+        self._taken.add(new)
+        return new
 
     def release(self, name: str) -> None:
         """Make a name free again."""

@@ -16,9 +16,10 @@ from torch import fx, nn
 from torch.fx.node import map_arg
 from torch.overrides import resolve_name
 
-from qtune.capture.branches import BLOCK, CALL
+from qtune.capture.branches import BLOCK, CALL, is_aside
 from qtune.capture.graph import GraphModel
 from qtune.capture.handlers import HOOKED
+from qtune.capture.members import find_submodule
 from qtune.capture.state import keep_state
 from qtune.errors import QtuneError
 from qtune.nn.qat import QATOp, qat_class
@@ -27,6 +28,7 @@ from qtune.ops import registry
 from qtune.ops.spec import Bound, OpSpec
 from qtune.ops.uncovered import no_operator
 from qtune.prepare.constants import example_value
+from qtune.prepare.functionals import name_functional_calls
 from qtune.prepare.naming import Namer, flat
 
 FLOAT_REASON = "float_reason"
@@ -73,7 +75,8 @@ class Operators:
 
     def replace_calls(self) -> None:
         """Replace every call of a known operator; name and mark the others."""
-        for node in list(self.graph.nodes):
+        name_functional_calls(self.model, self.graph)
+        for node in sorted(self.graph.nodes, key=is_aside):  # the names of what counts come first
             if node.op in _CALLS and has_tensor_result(node) and not is_structural(node):
                 self._replace(node)
         remove_unused_attributes(self.graph)
@@ -236,10 +239,7 @@ class Operators:
         return name
 
     def _existing(self, call: Call) -> QATOp | None:
-        try:
-            module = self.model.get_submodule(call.name)
-        except AttributeError:
-            return None
+        module = find_submodule(self.model, call.name)
         return module if isinstance(module, QATOp) else None
 
     def _create(self, call: Call, attrs: Mapping[str, Any]) -> QATOp:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from qtune.capture.fusion import FusionResult
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import as_example_list
-from qtune.capture.recorder import capture
 from qtune.check.misconceptions import at_prepare
 from qtune.errors import PrepareError
 from qtune.march import March, get_march
@@ -24,10 +24,10 @@ from qtune.nn.eager import as_graph, eager_facts
 from qtune.nn.prepared import ORIGIN_CALL, FloatOp, PreparedModel, UnfusedOps
 from qtune.nn.table import note_sources
 from qtune.prepare.border import Border
+from qtune.prepare.both_modes import capture_for_qat
 from qtune.prepare.configure import attach, nearest_qconfig, operator_views, users_of
 from qtune.prepare.decompose import decompose_all
 from qtune.prepare.eager import check_eager, prepare_eager, settings_of
-from qtune.prepare.functionals import name_functional_calls
 from qtune.prepare.fuse import fold_batch_norms, fuse, keep_batch_norms
 from qtune.prepare.hybrid import Hybrid, refused_whole
 from qtune.prepare.operators import Operators, remove_unused_attributes
@@ -103,7 +103,7 @@ def prepare(
     unusable arguments.
     """
     march = get_march()
-    _check_arguments(model, example_inputs, method)
+    _check_arguments(model, example_inputs, method, fuse_mode)
     rules = rules_of(qconfig_setter)
     advise = rules.advise_outputs and method is not PrepareMethod.EAGER  # it sees no outputs
     rules = replace(rules, strict=strict or rules.strict, advise_outputs=advise)
@@ -122,7 +122,7 @@ def prepare(
     if method is PrepareMethod.SYMBOLIC:
         example_inputs = symbolic_example(float_model, example_inputs)
     examples = as_example_list(example_inputs)
-    prepared = steps(capture(work, examples, fixed=True), method)
+    prepared = steps(capture_for_qat(work, examples), method)
     write_run_files(prepared, examples)
     return prepared
 
@@ -134,19 +134,30 @@ def _copied(model: nn.Module) -> nn.Module:
         raise PrepareError(
             f"prepare: {type(model).__name__} can't be copied with copy.deepcopy ({error}). Drop "
             "what can't be copied from its attributes; tensors with a gradient history need "
-            ".detach()"
+            ".detach(). prepare_qat and prepare_calibration make no copy with inplace=True"
         ) from error
 
 
-def _check_arguments(model: Any, example_inputs: Any, method: Any) -> None:
+def _described(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not an object of it"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return f"{value!r:.80} (type={type(value).__name__})"
+
+
+def _check_arguments(model: Any, example_inputs: Any, method: Any, fuse_mode: Any) -> None:
     if not isinstance(model, nn.Module):
         raise PrepareError(
-            f"prepare: expected a torch.nn.Module but got {model!r} (type={type(model).__name__})"
+            f"prepare: expected a torch.nn.Module but got {_described(model)}; the call is "
+            "prepare(model, example_inputs)"
         )
     if isinstance(model, GraphModel) or eager_facts(model) is not None:
         raise PrepareError("prepare: this model is prepared already; pass the float model")
     if not isinstance(method, PrepareMethod):
         raise PrepareError(f"prepare: method must be a PrepareMethod but got {method!r}")
+    if not isinstance(fuse_mode, FuseMode):
+        raise PrepareError(f"prepare: fuse_mode must be a FuseMode but got {fuse_mode!r}")
     without_example = (PrepareMethod.EAGER, PrepareMethod.SYMBOLIC)
     if example_inputs is None and method not in without_example:
         raise PrepareError(
@@ -182,7 +193,6 @@ class _Preparation:
 
     def run(self) -> PreparedModel:
         ops = self.ops
-        name_functional_calls(self.model, ops.graph)
         ops.replace_calls()
         self.forced.update(self.hybrid.chosen(ops, self.float_model))
         self._force_unconfigured()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
+from qtune.capture.branches import is_aside
 from qtune.hbir.example import is_factory
 from qtune.nn.prepared import OUTSIDE_STUBS
 from qtune.nn.qat import QATOp
@@ -75,6 +76,8 @@ class _Classifier:
     def _kind(self, node: fx.Node) -> Kind:
         if node.op == "output" or not has_tensor_result(node):
             return Kind.PLAIN
+        if is_aside(node):  # what only training has is no part of the quantized region
+            return Kind.OUTSIDE if has_float_result(node) else Kind.PLAIN
         if node.op == "placeholder":
             return Kind.OUTSIDE if has_float_result(node) else Kind.PLAIN
         if node.op == "get_attr":

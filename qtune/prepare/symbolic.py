@@ -40,6 +40,9 @@ _BATCHES = (2, 1)
 _LENGTH = 8
 """Steps of a sequence."""
 
+_DIVISIBLE = 144
+"""Channels that pixel_shuffle, channel_shuffle and glu take, by factors up to 4."""
+
 _SIZE = -1
 """Stands for a size to be tried in the templates below."""
 
@@ -104,10 +107,13 @@ def _search(model: nn.Module, traced: GraphModel, sizes: Sequence[int]) -> list[
     inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
     choices = [_templates(traced, node) for node in inputs]
     combinations = list(itertools.islice(itertools.product(*choices), _MOST_COMBINATIONS))
-    problem = "it takes no tensor"
+    floating, problem = _floating(model), "it takes no tensor"
     with restored(model), torch.no_grad():
         for batch, size, combination in itertools.product(_BATCHES, sizes, combinations):
-            shapes = [((batch, *_sized(given, size)), dtype) for given, dtype in combination]
+            shapes = [
+                ((batch, *_sized(given, size)), floating if dtype.is_floating_point else dtype)
+                for given, dtype in combination
+            ]
             failure = _failure(traced, shapes)
             if failure is None:
                 return [_tensor(shape, dtype, _device(model)) for shape, dtype in shapes]
@@ -155,6 +161,12 @@ def _tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
     return torch.randn(shape, generator=source, dtype=dtype).to(device)
 
 
+def _floating(model: nn.Module) -> torch.dtype:
+    """The dtype that the model computes in."""
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+
+
 def _device(model: nn.Module) -> torch.device:
     tensor = next(itertools.chain(model.parameters(), model.buffers()), torch.empty(0))
     return tensor.device
@@ -176,7 +188,13 @@ def _templates(traced: GraphModel, node: fx.Node) -> list[Template]:
     return list(found) or [(sizes, torch.float32) for sizes in _UNKNOWN]
 
 
-_UNKNOWN = ((3, _SIZE, _SIZE), (_SIZE,), (_LENGTH, _SIZE), (1, _SIZE, _SIZE))
+_UNKNOWN = (
+    (3, _SIZE, _SIZE),
+    (_SIZE,),
+    (_LENGTH, _SIZE),
+    (1, _SIZE, _SIZE),
+    (_DIVISIBLE, _SIZE, _SIZE),
+)
 
 
 def _hints(traced: GraphModel, node: fx.Node) -> Iterator[Template]:

@@ -82,6 +82,11 @@ def _one(setter: Any) -> Rules:
             "qconfig_setter: a QConfig is no setter; write QconfigSetter(qconfig), "
             'qconfig_dict={"": qconfig} or model.qconfig = qconfig'
         )
+    if hasattr(setter, "settings") and hasattr(setter, "unmatched"):
+        raise QconfigError(
+            f"qconfig_setter: {type(setter).__name__} is a template, no setter; write "
+            "QconfigSetter(get_qconfig(), [templates])"
+        )
     raise QconfigError(
         "qconfig_setter must be a QconfigSetter, a setter of qtune.quantization.qconfig_template, "
         f"a tuple of setters or a qconfig_dict, but got {setter!r} (type={type(setter).__name__})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from qtune.dtype import float16
@@ -52,7 +53,15 @@ class Explanation:
         for decision in self.decisions:
             if (decision.name, decision.port) in {(name, port), (name, "operator")}:
                 return decision
-        raise ArgumentError(f"explain: nothing was decided about {port} of {name!r}")
+        ports = [decision.port for decision in self.decisions if decision.name == name]
+        names = [decision.name for decision in self.decisions]
+        close = get_close_matches(name, names) if not ports else ()
+        raise ArgumentError(
+            f"explain: nothing was decided about {port} of {name!r}"
+            + (f"; decided were: {', '.join(ports)}" if ports else "")
+            + (f"; close names: {', '.join(dict.fromkeys(close))}" if close else "")
+            + "; print(explain(model)) shows all names and ports"
+        )
 
     def __bool__(self) -> bool:
         return not (self.unmatched_rules or self.corrections)
@@ -80,7 +89,7 @@ class Explanation:
         yield "Rules that decided nothing:", list(self.unmatched_rules)
         yield "The march can't run:", [f"{r.name} ({r.op}): {r.reason}" for r in self.refused]
         outputs = [f"{o.name}: {o.reason}" for o in self.outputs]
-        yield "Outputs of the model that are not high precision:", outputs
+        yield "Results that leave the quantized part, not in high precision:", outputs
         yield "Advice:", list(self.advice)
 
 

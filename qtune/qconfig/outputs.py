@@ -62,7 +62,7 @@ def low_output(
     if refused:
         return [ModelOutput(last.name, refused)]
     if relu is not None:
-        return [ModelOutput(last.name, f"{relu.name} is fused into it")]
+        return [ModelOutput(last.name, f"{relu.name} is fused into {gemm.name}")]
     inside = next((view.name for view in known if not view.dequantizes), "")
     if inside:
         return [ModelOutput(last.name, f"{inside} uses it as well")]

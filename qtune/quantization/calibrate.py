@@ -14,7 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from qtune.capture.inputs import Inputs, as_inputs
 from qtune.capture.inputs import batch_to_inputs as default_inputs
 from qtune.check.misconceptions import at_calibration
-from qtune.errors import PrepareError
+from qtune.errors import ArgumentError, PrepareError
 from qtune.modes import QATMode
 from qtune.nn.float_mode import undone_on_error
 from qtune.nn.prepared import PreparedModel
@@ -63,6 +63,12 @@ def auto_calibrate(
         )
     if num_steps is not None and num_steps < 1:
         raise PrepareError(f"{_WHERE}: num_steps must be 1 or more, got {num_steps!r}")
+    if isinstance(data_loader, torch.Tensor):
+        raise PrepareError(
+            f"{_WHERE}: expected an iterable of batches but got one tensor of shape "
+            f"{tuple(data_loader.shape)}, whose items are no batches; pass [tensor], or "
+            "tensor.split(batch_size)"
+        )
     inner = model.module if isinstance(model, DataParallel | DistributedDataParallel) else model
 
     def to_inputs(step: int, batch: Any) -> Inputs:
@@ -92,6 +98,11 @@ def load_calib_state_dict(model: _Model, state_dict: Mapping[str, Any]) -> _Mode
     Weights, statistics and scales; the state of the fake-quantizes stays the user's. Raises
     ``RuntimeError`` naming the keys where the models differ.
     """
+    if not isinstance(state_dict, Mapping):
+        raise ArgumentError(
+            "load_calib_state_dict: expected the state of a calibrated model, such as "
+            f"calib.state_dict() or torch.load(path), but got {type(state_dict).__name__}"
+        )
     model.load_state_dict(state_dict, strict=True)
     return model
 
@@ -106,6 +117,12 @@ def load_observer_params(calibration_model: nn.Module, qat_model: nn.Module) -> 
     Raises ``PrepareError`` where the models have no fake-quantize in common or numbers of channels
     differ; ``qat_model`` is unchanged then.
     """
+    for model in (calibration_model, qat_model):
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(
+                "load_observer_params: expected two models, the calibrated one and the one to "
+                f"load into, but got {type(model).__name__}; for a state use load_calib_state_dict"
+            )
     _check_modes(calibration_model, qat_model)
     source, target = _quantizers(calibration_model), _quantizers(qat_model)
     common = [path for path in target if path in source]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from qtune.prepare.absorb import absorb_for_export
 from qtune.prepare.constness import constant_nodes
 from qtune.quantization.convert_eager import convert_eager, replacement
 from qtune.quantization.hbdk4 import check_state, pre_export
+
+_log = logging.getLogger(__name__)
 
 GROUP = "group"
 
@@ -62,7 +65,7 @@ def convert(
     """Return ``module`` with ``qtune.nn.quantized`` modules in place of its prepared operators.
 
     ``module``: a calibrated or trained model that ``prepare`` made, or a tree of modules with
-    prepared operators in it, in eval mode. The result runs integers on the emulated BPU, equal in
+    prepared operators in it. The result runs integers on the emulated BPU, equal in
     every bit to ``hbdk4.convert`` of the exported model; its operators pass
     :class:`~qtune.nn.quantized.QTensor`. What is float stays torch's own functions.
 
@@ -72,11 +75,20 @@ def convert(
     forward of the same bits, for running the model in Python: a graph runs as one plan, without
     the modules; the result can't be traced, checked or compiled.
 
-    Raises ``ExportError`` in training mode or while fake-quantizes are in a state that does not
-    quantize, ``NotCalibratedError`` for those without a scale.
+    A model in training mode is converted as in eval mode, with a warning. In a model without a
+    graph, layers that never ran, which have no scale, raise when the result calls them.
+
+    Raises ``ExportError`` while fake-quantizes are in a state that does not quantize,
+    ``NotCalibratedError`` for those without a scale.
     """
     _check_arguments("convert", module, mapping, fast_mode)
-    check_state(module, "convert")
+    if any(m.training for m in module.modules() if isinstance(m, (PreparedModel, QATOp))):
+        _log.warning("convert: the model is in training mode; it is converted as in eval mode")
+        module, inplace = (module if inplace else copy.deepcopy(module)).eval(), True
+    missing = check_state(module, "convert", partly=not isinstance(module, PreparedModel))
+    if missing:
+        names = ", ".join(missing)
+        _log.warning("convert: never ran, so without a scale; called, they raise: %s", names)
     if isinstance(module, PreparedModel):
         prepared = pre_export(module, inplace=inplace)
         result: nn.Module = _convert_graph(prepared, dict(mapping or {}))
@@ -94,8 +106,8 @@ def convert(
 
 def convert_fx(
     graph_module: nn.Module,
-    inplace: bool = False,
-    convert_custom_config_dict: Mapping[str, Any] | None = None,
+    inplace: bool | Mapping[str, Any] | None = False,
+    convert_custom_config_dict: Mapping[str, Any] | bool | None = None,
     _remove_qconfig: bool = True,
     fast_mode: bool = False,
 ) -> Any:
@@ -103,7 +115,16 @@ def convert_fx(
 
     ``convert_custom_config_dict``: ``{"preserved_attributes": [...]}``, names of attributes of
     ``graph_module`` that the result must have, too.
+
+    By position the plugin guide's order works as well: ``graph_module``,
+    ``convert_custom_config_dict``, ``_remove_qconfig``.
     """
+    if not isinstance(inplace, bool):
+        if isinstance(convert_custom_config_dict, Mapping):
+            raise ArgumentError("convert_fx: inplace must be a bool where a dict comes behind it")
+        if convert_custom_config_dict is not None:
+            _remove_qconfig = convert_custom_config_dict
+        inplace, convert_custom_config_dict = False, inplace
     if not isinstance(graph_module, PreparedModel):
         raise ArgumentError(
             f"convert_fx: expected a model with a graph that prepare or prepare_qat_fx made, got "
@@ -145,6 +166,12 @@ def set_preserve_qat_mode(
     if unused:
         raise ArgumentError(
             f"set_preserve_qat_mode: no module's name begins with {', '.join(unused)}"
+        )
+    absent = [c for c in classes if not any(isinstance(m, c) for m in model.modules())]
+    if absent:
+        raise ArgumentError(
+            f"set_preserve_qat_mode: no module is a {', '.join(c.__name__ for c in absent)}; the "
+            "classes of prepared operators are those of qtune.nn.qat"
         )
 
 

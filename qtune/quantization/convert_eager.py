@@ -9,16 +9,20 @@ from torch import nn
 
 from qtune.errors import ConvertError
 from qtune.nn.eager import eager_facts
-from qtune.nn.qat import QATOp
-from qtune.nn.qat.functional import FloatFunctional
+from qtune.nn.qat import QATOp, iter_stubs
+from qtune.nn.qat.functional import FloatFunctional, is_functional
 from qtune.nn.quantized import PreservedOp, QuantizedFunctional, quantized_class
 from qtune.nn.quantized.preserved import is_preserved
+from qtune.nn.quantized.unreached import Unreached, UnreachedFunctional
 from qtune.nn.quantized.wiring import Wiring
 from qtune.prepare.eager_layer import EagerComposite
 
 
 def convert_eager(module: nn.Module, mapping: Mapping[type, type]) -> nn.Module:
-    """Replace every prepared operator of a model that was prepared in eager mode."""
+    """Replace every prepared operator of a model that was prepared in eager mode.
+
+    Those without a scale become :class:`~qtune.nn.quantized.unreached.Unreached`.
+    """
     facts: Any = eager_facts(module)
     for composite in list(module.modules()):
         if isinstance(composite, EagerComposite):
@@ -28,6 +32,8 @@ def convert_eager(module: nn.Module, mapping: Mapping[type, type]) -> nn.Module:
     for path, op in list(module.named_modules(remove_duplicate=False)):
         if not isinstance(op, QATOp) or isinstance(_parent(module, path), QATOp):
             continue
+        if op not in made and any(not bool(stub.observed) for _, _, stub in iter_stubs(op)):
+            made[op] = (UnreachedFunctional if is_functional(op) else Unreached)(op.name)
         if op not in made:
             kept = is_preserved([op]) or (op.group and op.group in preserved)
             made[op] = _functional_or_op(op, facts.march, mapping, bool(kept))

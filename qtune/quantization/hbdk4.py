@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from qtune.capture.inputs import as_inputs
+from qtune.capture.members import find_submodule
 from qtune.errors import ExportError
 from qtune.hbir.module import HbirModule
 from qtune.march import March
@@ -142,8 +143,11 @@ def convert(
     return convert_module(m, march, advice, advice_path)
 
 
-def check_state(model: nn.Module, where: str = "pre_export") -> None:
-    """Raise where ``model`` is in training mode, does not quantize now, or has no scales."""
+def check_state(model: nn.Module, where: str = "pre_export", partly: bool = False) -> list[str]:
+    """Raise where ``model`` is in training mode, does not quantize now, or has no scales.
+
+    ``partly``: enough if some observed scale is there. Returns the names of those without one.
+    """
     stubs = list(iter_stubs(model))
     if model.training or any(quantizer.training for _, _, quantizer in stubs):
         raise ExportError(f"{where}: the model is in training mode; call model.eval() first")
@@ -156,8 +160,10 @@ def check_state(model: nn.Module, where: str = "pre_export") -> None:
                 "FakeQuantState.VALIDATION) first"
             )
     unobserved = [q.uncalibrated_name for _, _, q in stubs if not bool(q.observed)]
-    if unobserved:
+    observed = any(bool(q.observed) and not q.is_fixed for _, _, q in stubs)
+    if unobserved and not (partly and observed):
         raise not_calibrated(unobserved)
+    return unobserved
 
 
 def _replace(model: PreparedModel, node: fx.Node, op: QATOp, source: TableSource | None) -> None:
@@ -173,7 +179,7 @@ def _replace(model: PreparedModel, node: fx.Node, op: QATOp, source: TableSource
             f"({', '.join(node.kwargs)}), so it has no table; make them constants"
         )
     path, number = op.name, 0
-    while isinstance(present := _at(model, path), TableOp):
+    while isinstance(present := find_submodule(model, path), TableOp):
         grid = source.quantizer
         if torch.equal(present.input_scale, grid.scale) and present.in_dtype == grid.dtype:
             node.target = path
@@ -182,10 +188,3 @@ def _replace(model: PreparedModel, node: fx.Node, op: QATOp, source: TableSource
         path = f"{op.name}_{number}"
     model.set_submodule(path, make_table(op, source))
     node.target = path
-
-
-def _at(model: nn.Module, path: str) -> nn.Module | None:
-    try:
-        return model.get_submodule(path)
-    except AttributeError:
-        return None

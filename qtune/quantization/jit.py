@@ -36,6 +36,11 @@ def to_device(model: torch.jit.ScriptModule, device: torch.device | str) -> torc
     """
     _check_script(model, "to_device")
     target = torch.device(device)
+    try:
+        torch.empty(0, device=target)
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise ArgumentError(f"to_device: this machine has no device {target} ({reason})") from error
     buffer = io.BytesIO()
     with _undeprecated():
         torch.jit.save(model, buffer)

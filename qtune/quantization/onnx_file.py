@@ -4,10 +4,7 @@ A fake-quantize becomes, at the scale that it has:
 
 * of a weight: its codes, with a DequantizeLinear where the opset has one for its grid (qint8, per
   channel from opset 13 on), else the values that the codes stand for. Both are exact;
-* of qint8 activations: QuantizeLinear and DequantizeLinear. They round ties to even, a
-  fake-quantize rounds them up (numerics.md section 1), so that a value on a tie (the negative end
-  of the calibrated range is one) may be one scale off;
-* else Div, Add, Floor, Clip and Mul, which are exact.
+* of activations: what ``qtune.quantizers.onnx_form`` says.
 """
 
 from __future__ import annotations
@@ -34,7 +31,9 @@ from qtune.nn.eager import as_graph
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
 from qtune.prepare.absorb import absorb_for_export
+from qtune.quantization.deploy import is_converted
 from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.onnx_form import INT8, onnx_form
 from qtune.quantizers.scope import uncalibrated_text
 from qtune.report.files import atomic_path
 
@@ -72,7 +71,7 @@ def export_to_onnx(
     The other arguments are those of ``torch.onnx.export``. ``model`` stays as it is; it is
     exported as in the state VALIDATION.
 
-    Raises ``NotCalibratedError`` for a fake-quantize without a scale and ``ExportError`` where
+    Raises ``ArgumentError`` for a converted model, ``NotCalibratedError`` for a fake-quantize without a scale and ``ExportError`` where
     torch can't write the model.
     """
     if opset_version not in OPSETS:
@@ -83,6 +82,12 @@ def export_to_onnx(
     if example_outputs is not None:
         raise ArgumentError(
             "export_to_onnx: example_outputs is not needed, the model runs on args; leave it out"
+        )
+    if is_converted(model):
+        raise ArgumentError(
+            "export_to_onnx: a converted model runs programs of the BPU, which standard ONNX "
+            "lacks. Export the prepared model; or write the integers with export_hbir or "
+            "visualize_model, whose files are ONNX with qtune's operators as functions"
         )
     inputs = as_inputs(args, "export_to_onnx", ExportError)
     standard = _standard(model, inputs, opset_version)
@@ -190,13 +195,7 @@ class _Quantizer(nn.Module):
         self.axis = quantizer.ch_axis
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.limits == _INT8 and self.scale.numel() == 1:
-            result: Tensor = _QuantizeLinear.apply(x, self.scale.reshape(()))  # type: ignore[no-untyped-call]
-            return result
-        scale = self.scale
-        if self.scale.numel() > 1:
-            scale = scale.reshape([-1 if d == self.axis % x.dim() else 1 for d in range(x.dim())])
-        return torch.floor(x / scale + 0.5).clamp(*self.limits) * scale
+        return onnx_form(x, self.scale, self.limits, self.axis)
 
 
 class _Weight(_Quantizer):
@@ -205,7 +204,7 @@ class _Weight(_Quantizer):
     def __init__(self, quantizer: FakeQuantize, opset: int) -> None:
         super().__init__(quantizer)
         has_axis = opset >= PER_CHANNEL_OPSET or self.scale.numel() == 1
-        self.has_codes = self.limits == _INT8 and has_axis
+        self.has_codes = self.limits == INT8 and has_axis
 
     def forward(self, x: Tensor) -> Tensor:
         values, scale = x.detach().cpu().numpy(), self.scale.cpu().numpy()
@@ -219,23 +218,6 @@ class _Weight(_Quantizer):
         own = self.scale if axis is not None else self.scale.reshape(())
         result: Tensor = _DequantizeLinear.apply(stored, own, axis)  # type: ignore[no-untyped-call]
         return result
-
-
-_INT8 = (-128.0, 127.0)
-
-
-class _QuantizeLinear(torch.autograd.Function):
-    """QuantizeLinear and DequantizeLinear on int8, one scale."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
-        return torch.round(x / scale).clamp(*_INT8) * scale
-
-    @staticmethod
-    def symbolic(g: Any, x: Any, scale: Any) -> Any:
-        zero = g.op("Constant", value_t=torch.zeros((), dtype=torch.int8))
-        codes = g.op("QuantizeLinear", x, scale, zero)
-        return g.op("DequantizeLinear", codes, scale, zero)
 
 
 class _DequantizeLinear(torch.autograd.Function):

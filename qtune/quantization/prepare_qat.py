@@ -13,17 +13,14 @@ from qtune.capture.recorder import capture
 from qtune.check.qat_model import check_qat_model
 from qtune.errors import PrepareError
 from qtune.march import get_march
-from qtune.modes import FuseMode, get_qat_mode
+from qtune.modes import FuseMode
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.preserved import preserve
 from qtune.nn.qat.functional import is_functional
 from qtune.prepare.cat_scales import share_cat_scales
-from qtune.prepare.functionals import name_functional_calls
-from qtune.prepare.fuse import fuse
+from qtune.prepare.fuse import fusible
 from qtune.prepare.fuse_modules import fuse_known_modules, fused_layers
-from qtune.prepare.operators import Operators
 from qtune.prepare.pipeline import PrepareMethod, prepare
-from qtune.prepare.region import classify
 from qtune.prepare.symbolic import symbolic_example
 from qtune.qconfig.accept import AnySetter
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
@@ -50,6 +47,11 @@ def prepare_qat(
     ``check_qat_model`` on ``example_inputs``, which are not needed otherwise. ``inplace`` changes
     ``model`` itself. ``optimize_graph``: see :func:`prepare_qat_fx`, which does it on bernoulli.
     """
+    if mapping is not None and not isinstance(mapping, Mapping):
+        raise PrepareError(
+            f"prepare_qat: the second argument is mapping, and {type(mapping).__name__} came; "
+            "example inputs, which eager mode does not need, go to example_inputs="
+        )
     if mapping is not None:
         raise NotImplementedError(
             "prepare_qat: mapping (other QAT classes for single layers) is not done; which "
@@ -155,11 +157,9 @@ def fuse_fx(model: nn.Module, fuse_custom_config_dict: Mapping[str, Any] | None 
         raise NotImplementedError("fuse_fx: fuse_custom_config_dict is not done; leave it out")
     result = copy.deepcopy(model)
     graph = capture(copy.deepcopy(model), as_example_list(symbolic_example(model, None)))
-    name_functional_calls(graph, graph.graph)
-    ops = Operators(graph, model.training)
-    ops.replace_calls()
+    _, fusion = fusible(graph, model.training)
     layers = dict(result.named_modules())
-    for group in fuse(ops, classify(ops, {}, strip=True), get_qat_mode()).groups:
+    for group in fusion.groups:
         found = [layers.get(str(node.meta["name"])) for node in group.nodes]
         known = [layer for layer in found if layer is not None and fused_layers(layer) is None]
         if len(known) == len(found) and not _is_relu_of(known):

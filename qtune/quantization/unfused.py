@@ -11,13 +11,10 @@ from torch import fx, nn
 from qtune.capture.inputs import as_example_list
 from qtune.capture.recorder import capture
 from qtune.errors import ArgumentError
-from qtune.modes import get_qat_mode
 from qtune.nn.qat import QATOp
-from qtune.prepare.functionals import name_functional_calls
-from qtune.prepare.fuse import fuse
+from qtune.prepare.fuse import fusible
 from qtune.prepare.fuse_modules import fused_layers
 from qtune.prepare.operators import Operators
-from qtune.prepare.region import classify
 from qtune.report.screen import show
 from qtune.report.table import text_table
 
@@ -41,10 +38,7 @@ def check_unfused_operations(
         )
     examples = as_example_list(example_inputs, "check_unfused_operations", ArgumentError)
     graph = capture(copy.deepcopy(model), examples)
-    name_functional_calls(graph, graph.graph)
-    ops = Operators(graph, model.training)
-    ops.replace_calls()
-    fusion = fuse(ops, classify(ops, {}, strip=True), get_qat_mode())
+    ops, fusion = fusible(graph, model.training)
     layers = dict(model.named_modules())
     open_groups = [g.nodes for g in fusion.groups if not _is_marked(g.nodes, layers)]
     groups = [_rows(ops, nodes) for nodes in (*open_groups, *(i.nodes for i in fusion.unfused))]

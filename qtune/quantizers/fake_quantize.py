@@ -147,7 +147,10 @@ class FakeQuantize(Float32Module):
             return x
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
-            raise ArgumentError(f"{self._where}: expected a floating torch tensor but got {got}")
+            raise ArgumentError(
+                f"{self._where}: expected a floating torch tensor but got {got}; "
+                "convert it before the call, nothing is converted silently"
+            )
         if self.observes:
             self._observe(x)
         if self.state is FakeQuantState.CALIBRATION or x.numel() == 0:
@@ -158,6 +161,11 @@ class FakeQuantize(Float32Module):
             limits = float(self.quant_min), float(self.quant_max)
             return onnx_form(x, self.scale, limits, self.ch_axis)
         return self._quantize(x)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the scale was given from the start, so that data never change it."""
+        return self.activation_post_process.is_fixed
 
     def _quantize(self, x: torch.Tensor) -> torch.Tensor:
         grid = self.quant_min, self.quant_max

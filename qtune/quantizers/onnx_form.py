@@ -18,13 +18,22 @@ INT8 = (-128.0, 127.0)
 
 
 def onnx_form(x: Tensor, scale: Tensor, limits: tuple[float, float], axis: int) -> Tensor:
-    """The fake-quantized ``x``, written as above. ``scale``: float32 [C]; ``axis``: of channels."""
+    """The fake-quantized ``x``, written as above. ``scale``: float32 [C]; ``axis``: of channels.
+
+    The operators are float32's; the result has the dtype of ``x``.
+    """
+    values = _as(x, torch.float32)
     if limits == INT8 and scale.numel() == 1:
-        result: Tensor = _QuantizeLinear.apply(x, scale.reshape(()))  # type: ignore[no-untyped-call]
-        return result
+        result: Tensor = _QuantizeLinear.apply(values, scale.reshape(()))  # type: ignore[no-untyped-call]
+        return _as(result, x.dtype)
     if scale.numel() > 1:
         scale = scale.reshape([-1 if d == axis % x.dim() else 1 for d in range(x.dim())])
-    return torch.floor(x / scale + 0.5).clamp(*limits) * scale
+    return _as(torch.floor(values / scale + 0.5).clamp(*limits) * scale, x.dtype)
+
+
+def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` as ``dtype``, without a Cast in the file where it has it."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 class _QuantizeLinear(torch.autograd.Function):

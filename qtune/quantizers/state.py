@@ -73,8 +73,8 @@ def _warn_unsynchronized(found: Sequence[nn.Module]) -> None:
     ]
     if alone:
         _log.warning(
-            "set_fake_quantize: multi-process calibration without sync: %d observer(s) see the data "
-            "of their own process only, so scales differ between processes. Calibrate in one "
+            "set_fake_quantize: multi-process calibration without sync: %d observer(s) see the "
+            "data of their own process only, so scales differ between processes. Calibrate in one "
             "process, or give the observers is_sync_quantize=True",
             len(alone),
         )

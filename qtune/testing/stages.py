@@ -26,6 +26,7 @@ from qtune.capture.inputs import Inputs, as_inputs, batch_to_inputs
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import as_march, march
+from qtune.nn.float_mode import undone_on_error
 from qtune.nn.prepared import PreparedModel
 from qtune.prepare.rundir import run_files_in, write_run_files
 from qtune.quantization import FakeQuantState, PrepareMethod, prepare, set_fake_quantize
@@ -177,9 +178,9 @@ class Stages:
         return self._mark(model, "calib.pt")
 
     def _calibrated_state(self) -> dict[str, Tensor]:
-        model = self._prepared[0].eval()
-        set_fake_quantize(model, FakeQuantState.CALIBRATION)
-        with torch.no_grad(), march(self.march):
+        model = self._prepared[0]
+        with undone_on_error(model), torch.no_grad(), march(self.march):
+            set_fake_quantize(model.eval(), FakeQuantState.CALIBRATION)
             for batch in progress(self.batches, "calibrate", unit="batch"):
                 model(*batch.args, **batch.kwargs)
         kept = self.store.path(self.key, "prepare")

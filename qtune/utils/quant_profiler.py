@@ -3,6 +3,7 @@
 from qtune.check.called import get_module_called_count
 from qtune.check.deploy_device import check_deploy_device
 from qtune.check.qconfig_info import check_qconfig
+from qtune.quantization.convert import set_preserve_qat_mode
 from qtune.quantization.unfused import check_unfused_operations
 
 __all__ = [
@@ -10,4 +11,5 @@ __all__ = [
     "check_qconfig",
     "check_unfused_operations",
     "get_module_called_count",
+    "set_preserve_qat_mode",
 ]

@@ -18,10 +18,12 @@ from qtune.analysis.sensitivity import (
     sensitivity_tables,
 )
 from qtune.capture.inputs import Inputs, as_inputs
+from qtune.dtype import qint8
 from qtune.errors import AnalysisError, NotCalibratedError
 from qtune.nn.qat import Conv2d
 from qtune.profiler.metric import Metric
-from qtune.quantization import prepare
+from qtune.quantization import QconfigSetter, QuantStub, get_qconfig, prepare
+from qtune.quantization.qconfig_setter import ModuleNameTemplate
 
 from .nets import Block, Detector, Sum, assert_same, calibrated, fingerprint
 
@@ -169,6 +171,24 @@ def test_huge_range_gains_the_ratio_of_the_scales() -> None:
     # worst rounding errors are half a step of 8000 / 127.5 and of 8000 / 32767.5
     assert row["qint8_ATOL"] == pytest.approx(8000 / 255, rel=0.05)
     assert row["qint8_ATOL"] / row["qint16_ATOL"] == pytest.approx(257, rel=0.1)
+
+
+def test_huge_range_ranks_first_where_all_else_is_on_its_grid() -> None:
+    """A38."""
+    last = nn.Conv2d(2, 1, 1, bias=False)
+    last.weight.data.copy_(torch.tensor([8000.0, -4000.0]).reshape(1, 2, 1, 1))
+    model = nn.Sequential(QuantStub(scale=1 / 128), last)
+    x = torch.randint(0, 65, (1, 2, 8, 8)) / 128  # codes of the stub; weights are codes of theirs
+    x[0, :, 0, 0] = torch.tensor([1.0, 0.0]) * 127 / 128
+    ports = {"dtype": {"output": qint8}, "threshold": {"weight": 8000 * 128 / 100}}
+    setter = QconfigSetter(get_qconfig(), [ModuleNameTemplate({"": qint8, "1": ports})])
+    table = one_table(calibrated(model, x, setter=setter), x)
+    assert next(iter(table)) == "1 output"
+    scale = 8000 * 127 / 128 / 127.5
+    assert scale / 4 < table["1 output"]["qint8_ATOL"] <= scale / 2 * (1 + 1e-3)
+    others = [row["qint8_ATOL"] for name, row in table.items() if name != "1 output"]
+    assert others
+    assert max(others) <= 1e-2  # float32 noise of sums up to 8000
 
 
 def test_old_lists_hold_the_own_dtype_most_sensitive_first() -> None:

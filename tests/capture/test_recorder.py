@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qtune.capture import Inputs, capture
+from qtune.capture import Inputs, capture, capture_symbolic
 
 from .replay import assert_equal, assert_replays, called_modules, targets
 
@@ -161,6 +161,23 @@ def test_leaf_rule_of_the_caller_is_used() -> None:
     assert called_modules(recorded) == ["blocks.0", "blocks.1", "head"]
     x = image(3, 3, 24, 20)
     assert_equal(copy.deepcopy(recorded)(x), copy.deepcopy(model)(x))
+
+
+def test_an_identity_of_several_tensors_is_no_call() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.neck = nn.Conv2d(3, 3, 1), nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second = self.neck((self.conv(x), self.neck(x)))
+            named: dict[str, Tensor] = self.neck({"a": first})
+            return named["a"] + second
+
+    net, x = Net().eval(), torch.randn(2, 3, 4, 4)
+    for graph in (capture(net, Inputs(x)), capture_symbolic(net)):
+        assert called_modules(graph) == ["conv", "neck"]
+        assert_equal(graph(x), net(x))
 
 
 def test_module_called_twice_appears_twice() -> None:

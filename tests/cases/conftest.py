@@ -1,20 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.surroundings import no_run_files
 
-import pytest
-import torch
-
-from qtune import march
-
-
-@pytest.fixture(autouse=True)
-def _user(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A march, one thread, seeded weights; ``prepare`` writes no files."""
-    monkeypatch.setenv("QTUNE_RUN_DIR", "")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    with march.march("nash-e"):
-        yield
-    torch.set_num_threads(threads)
+__all__ = ["no_run_files"]

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from qtune.capture.inputs import as_inputs
 from qtune.check.calls import call_counts
-from qtune.march import march
 from qtune.quantization import prepare
-
-
-@pytest.fixture(autouse=True)
-def nash(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("QTUNE_RUN_DIR", "")
-    with march("nash-e"):
-        yield
 
 
 class Swish(nn.Module):

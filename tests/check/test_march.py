@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qtune import march as marches
 from qtune.bpu.convert import convert
 from qtune.errors import ArgumentError
 from qtune.hbir.export import export
@@ -19,14 +18,6 @@ from qtune.quantization import FakeQuantState, QuantStub, check_model, prepare, 
 from qtune.utils import check_model as facade
 
 X = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def _nash(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("QTUNE_RUN_DIR", "")
-    torch.manual_seed(0)
-    with marches.march("nash-e"):
-        yield
 
 
 class Net(nn.Module):

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from qtune import march
 from qtune.check.qat_model import check_qat_model
 from qtune.quantization import (
     DeQuantStub,
@@ -31,14 +30,6 @@ from qtune.quantization.qconfig import (
 )
 
 IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(5)).clamp(-4, 3.9) / 4
-
-
-@pytest.fixture(autouse=True)
-def _settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("QTUNE_RUN_DIR", "")
-    torch.manual_seed(0)
-    with march.march("nash-e"):
-        yield
 
 
 class Net(nn.Module):

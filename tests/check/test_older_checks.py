@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from qtune.errors import ArgumentError
-from qtune.march import march
 from qtune.nn import qat
 from qtune.quantization import (
     FloatFunctional,
@@ -27,13 +25,6 @@ from qtune.utils.quant_profiler import (
 )
 
 X = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def nash(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("QTUNE_RUN_DIR", "")
-    with march("nash-e"):
-        yield
 
 
 class Net(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,8 @@ from torch import Tensor, nn
 from qtune import qint8, qint16
 from qtune.check.qat_model import check_qat_model
 from qtune.errors import ArgumentError
-from qtune.march import march
 from qtune.quantization import FakeQuantState, QconfigSetter, QuantStub, get_qconfig, prepare
 from qtune.quantization.qconfig_setter import ConvDtypeTemplate, ModuleNameTemplate
-
-
-@pytest.fixture(autouse=True)
-def nash(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("QTUNE_RUN_DIR", "")
-    with march("nash-e"):
-        yield
 
 
 class Net(nn.Module):

@@ -48,6 +48,22 @@ def calibrated(model: nn.Module, **options: Any) -> PreparedModel:
     return auto_calibrate(prepare(model, batches()[0], **options), batches())
 
 
+def fit(
+    model: nn.Module, epochs: int, lr: float, backward: Callable[[Tensor, Tensor], Any]
+) -> None:
+    """The trainer of a float model, for its QAT model too; ``backward`` takes images and labels."""
+    torch.manual_seed(0)
+    (images, labels), _ = example.split()
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    model.train()
+    for _ in range(epochs):
+        for index in torch.randperm(len(images)).split(64):
+            optimizer.zero_grad()
+            backward(images[index], labels[index])
+            optimizer.step()
+    model.eval()
+
+
 def train_qat(
     model: PreparedModel,
     epochs: int = 5,

@@ -28,7 +28,7 @@ from qtune.quantization import (
     set_fake_quantize,
 )
 
-from .digits import POINT, accuracy, batches, example
+from .digits import POINT, accuracy, batches, example, fit
 
 
 class ConvModule(nn.Module):
@@ -107,16 +107,7 @@ class Detector(nn.Module):
 
 def train(model: nn.Module, epochs: int, lr: float) -> None:
     """The float trainer, for the float model and the QAT model alike."""
-    torch.manual_seed(0)
-    (images, labels), _ = example.split()
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    model.train()
-    for _ in range(epochs):
-        for index in torch.randperm(len(images)).split(64):
-            optimizer.zero_grad()
-            sum(model(images[index], labels[index]).values()).backward()
-            optimizer.step()
-    model.eval()
+    fit(model, epochs, lr, lambda x, labels: sum(model(x, labels).values()).backward())
 
 
 def ready() -> Detector:

@@ -142,9 +142,15 @@ def test_the_guides_script_runs_without_example_inputs(name: str, tmp_path: Path
         load_observer_params(calib, qat)
         assert qat.conv4.activation_post_process is None
         assert qat.conv3.weight_fake_quant is None
+        assert str(qat).startswith("Guide(\n")
+        assert {"conv3_input_dequant", "conv3_activation_post_process"} <= dict(
+            qat.named_children()
+        ).keys()
         export_to_onnx(qat, data, tmp_path / "qat.onnx", operator_export_type=None)
+        assert qat.training
+        quantized = convert_fx(qat)  # as the script does, right behind the training
+        assert not quantized.training
         set_fake_quantize(qat.eval(), FakeQuantState.VALIDATION)
-        quantized = convert_fx(qat)
         with torch.no_grad():
             expected = qat(data)
             # a requantize against float: a code here and there is one off

@@ -15,7 +15,7 @@ from qtune.nn.prepared import PreparedModel
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
 from qtune.quantization.hbdk4 import convert, export
 
-from .digits import POINT, batches, example
+from .digits import POINT, batches, example, fit
 
 
 class Tasks(nn.Module):
@@ -39,17 +39,11 @@ class Tasks(nn.Module):
 
 
 def train(model: nn.Module, epochs: int, lr: float) -> None:
-    torch.manual_seed(0)
-    (images, labels), _ = example.split()
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    model.train()
-    for _ in range(epochs):
-        for index in torch.randperm(len(images)).split(64):
-            optimizer.zero_grad()
-            model(images[index], labels[index]).backward()
-            model(images[index], labels[index] % 2, task="even").backward()
-            optimizer.step()
-    model.eval()
+    def backward(images: Tensor, labels: Tensor) -> None:
+        model(images, labels).backward()
+        model(images, labels % 2, task="even").backward()
+
+    fit(model, epochs, lr, backward)
 
 
 def accuracies(model: Any) -> tuple[float, float]:

@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.quantization.conftest import _quantization
+from tests.surroundings import run_files_elsewhere
 
-__all__ = ["_quantization"]
+__all__ = ["run_files_elsewhere"]

@@ -1,21 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.surroundings import run_files_elsewhere
 
-import pytest
-import torch
-
-from qtune import march
-
-
-@pytest.fixture(autouse=True)
-def _quantization(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A march, one thread, seeded weights, and run files away from the working directory."""
-    monkeypatch.setenv("QTUNE_RUN_DIR", str(tmp_path / "run"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    with march.march("nash-e"):
-        yield
-    torch.set_num_threads(threads)
+__all__ = ["run_files_elsewhere"]

@@ -96,6 +96,13 @@ def test_to_device_replaces_devices_in_the_graph() -> None:
     assert 'value="cpu"' in str(model.graph)
 
 
+def test_a_device_that_the_machine_lacks_is_named() -> None:
+    model = torch.jit.trace(Makes(), torch.rand(2, 3))
+    lacking = "cuda:99" if torch.cuda.is_available() else "cuda"
+    with pytest.raises(ArgumentError, match=f"this machine has no device {lacking} "):
+        jit.to_device(model, lacking)
+
+
 def test_to_device_moves_constants_inside_submodules_and_blocks() -> None:
     class Inner(nn.Module):
         def forward(self, x: Tensor, often: int) -> Tensor:

@@ -162,8 +162,18 @@ def test_names_stand_for_the_documented_classes(options, name):
         {"activation_observer": "minmax"},
         {"activation_observer": None},
         {"weight_qkwargs": {"qscheme": torch.per_tensor_symmetric}},
+        {"activation_fake_quant": None, "activation_qkwargs": {"dtype": qint16}},
+        {"weight_fake_quant": None, "weight_qkwargs": {"dtype": qint8}},
     ],
 )
 def test_unknown_kinds_are_refused(options):
     with pytest.raises(QconfigError, match="get_default_qconfig"):
         get_default_qconfig(**options)
+
+
+def test_a_weight_with_one_scale_for_all_channels_is_refused():
+    """The axis of a weight is its operator's, so -1 would have no effect."""
+    with pytest.raises(QconfigError, match="one scale per output channel, so ch_axis can't be -1"):
+        QConfig(weight=FakeQuantize.with_args(observer=MinMaxObserver, ch_axis=-1))
+    with pytest.raises(QconfigError, match="ch_axis can't be -1"):
+        get_default_qconfig(weight_qkwargs={"ch_axis": -1})

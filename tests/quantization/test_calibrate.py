@@ -90,6 +90,9 @@ def test_an_interrupted_calibration_leaves_the_model_as_it_was(calibrated_before
     assert same(everything(p), before)
     with pytest.raises(PrepareError, match="gave no batch"):
         auto_calibrate(p, [])
+    for steps in (0, -1):
+        with pytest.raises(PrepareError, match=f"num_steps must be 1 or more, got {steps}"):
+            auto_calibrate(p, [X], num_steps=steps)
     with pytest.raises(RuntimeError):
         auto_calibrate(p, [X * 3, X[:, :2]])  # the wrong number of channels, in forward
     assert same(everything(p), before)
@@ -108,6 +111,15 @@ def test_what_an_observer_counts_is_undone_as_well(observer: type[MSEObserver]) 
     for model in (p, fresh):
         auto_calibrate(model, [X, X * 2])
     assert all(torch.equal(v, scales(fresh)[key]) for key, v in scales(p).items())
+
+
+def test_calibration_runs_in_eval_mode_whatever_came_before() -> None:
+    p = prepare(TwoHeads(), X).train()
+    seen: list[tuple[bool, bool]] = []
+    layer = p.get_submodule("left.conv")
+    layer.register_forward_hook(lambda m, args, y: seen.append((m.training, y.requires_grad)))
+    assert not auto_calibrate(p, [X, X, X], num_steps=2).training
+    assert seen == [(False, False)] * 2
 
 
 def test_a_float_model_is_not_calibrated_by_mistake() -> None:

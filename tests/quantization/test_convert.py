@@ -280,8 +280,6 @@ def test_other_float_dtypes_are_refused(change: Callable[[nn.Module], nn.Module]
 
 def test_states_that_do_not_quantize_are_refused() -> None:
     prepared = small()
-    with pytest.raises(ExportError, match=r"^convert: the model is in training mode"):
-        convert(copy.deepcopy(prepared).train())
     for state in (FakeQuantState.CALIBRATION, FakeQuantState._FLOAT):
         set_fake_quantize(prepared, state)
         with pytest.raises(ExportError, match=rf"^convert: .* are in {state}"):
@@ -297,14 +295,32 @@ def test_wrong_arguments_get_one_clear_error() -> None:
         convert(nn.Linear(2, 2))
     with pytest.raises(ArgumentError, match=r"is a part of a model that was prepared with a graph"):
         convert(prepared.get_submodule("2"))
-    with pytest.raises(NotImplementedError, match=r"fast_mode=True is not done"):
-        convert_fx(prepared, fast_mode=True)
+    with pytest.raises(ArgumentError, match=r"^convert_fx: inplace must be a bool"):
+        convert_fx(prepared, {}, convert_custom_config_dict={})  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"convert_custom_config_dict takes"):
         convert_fx(prepared, convert_custom_config_dict={"preserve": ["a"]})
     with pytest.raises(ArgumentError, match=r"mapping must map classes"):
         convert(prepared, mapping={QATOp: nn.Identity})
     with pytest.raises(ArgumentError, match=r"no module's name begins with head"):
         set_preserve_qat_mode(prepared, ["head"])
+    with pytest.raises(ArgumentError, match=r"no module is a LSTM; .* those of qtune\.nn\.qat"):
+        set_preserve_qat_mode(prepared, types=(nn.LSTM,))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_training_mode_converts_as_eval_mode(
+    inplace: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The guide's scripts call convert_fx right behind the training, without eval()."""
+    prepared = small()
+    expected = run(convert(prepared), X)
+    trained = copy.deepcopy(prepared).train()
+    set_fake_quantize(trained, FakeQuantState.QAT)
+    converted = convert(trained, inplace=inplace)
+    assert "training mode; it is converted as in eval mode" in caplog.text
+    assert torch.equal(run(converted, X), expected)
+    assert not converted.training
+    assert trained.training is not inplace
 
 
 def test_preserved_attributes_are_on_the_result() -> None:
@@ -314,6 +330,10 @@ def test_preserved_attributes_are_on_the_result() -> None:
     calib(prepared, [X])
     wanted = {"preserved_attributes": ["classes"]}
     assert convert_fx(prepared, convert_custom_config_dict=wanted).classes == ["a", "b"]
+    prepared.qconfig = None
+    as_the_guide_writes = convert_fx(prepared, wanted, False)
+    assert as_the_guide_writes.classes == ["a", "b"]
+    assert hasattr(as_the_guide_writes, "qconfig")
     with pytest.raises((ArgumentError, PrepareError), match=r"no"):
         convert_fx(prepared, convert_custom_config_dict={"preserved_attributes": ["nothing"]})
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qtune.bpu.compiler import Hbm
-from qtune.errors import ConvertError, RunError
+from qtune.errors import ConvertError, NotCalibratedError, RunError
 from qtune.nn import quantized
 from qtune.nn.quantized import PreservedOp, QTensor
 from qtune.quantization import (
@@ -180,3 +180,46 @@ def test_a_float_functional_that_never_ran_is_refused() -> None:
     set_fake_quantize(prepared, FakeQuantState.VALIDATION)
     with pytest.raises(ConvertError, match=r"unused: which operator .* run the model once before"):
         convert(prepared)
+
+
+class Mmdet(nn.Module):
+    """Two feature maps through a neck that does nothing, and layers that forward never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.neck = QuantStub(scale=1 / 128), nn.Identity()
+        self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+        self.unused, self.add = nn.Conv2d(4, 4, 1), FloatFunctional()
+        self.attention = nn.Softmax(-1)
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.first(self.quant(x))
+        return self.neck((x, self.second(x)))
+
+
+def test_layers_that_never_ran_raise_only_when_they_are_called(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    prepared = prepare_qat(Mmdet().eval()).eval()
+    set_fake_quantize(prepared, FakeQuantState.VALIDATION)
+    with pytest.raises(NotCalibratedError, match="first weight"):
+        convert(prepared)
+    set_fake_quantize(prepared, FakeQuantState.CALIBRATION)
+    x = torch.randn(2, 3, 4, 4)
+    prepared(x)
+    set_fake_quantize(prepared, FakeQuantState.VALIDATION)
+    caplog.clear()
+    model = convert(prepared)
+    assert "never ran, so without a scale; called, they raise: unused weight, unused" in caplog.text
+    integer = hbdk4.convert(hbdk4.export(prepared, (x,)))[0](x)
+    found = model(x)
+    assert all_equal([y.dequantize() for y in found], integer)
+    for call in (
+        lambda: model.unused(found[0]),
+        lambda: model.add.add(found[0], found[1]),
+        lambda: model.add.add_relu(found[0], found[1]),
+        lambda: model.attention(found[0]),
+    ):
+        with pytest.raises(NotCalibratedError, match="never ran in calibration or training"):
+            call()
+    assert all_equal([y.dequantize() for y in copy.deepcopy(model)(x)], integer)

@@ -157,7 +157,7 @@ def test_layouts_and_name_shape_the_program(traced: Any, model: Any, tmp_path: P
         ({"extra_args": "--core-num 2"}, ArgumentError, "are for the vendor's compiler"),
         ({"input_layout": "BPU_RAW"}, NotImplementedError, "input_layout BPU_RAW is not done"),
         ({"output_layout": ["NCHW"] * 2}, ArgumentError, "or one for each of the 1 arguments"),
-        ({"input_source": "pyramid"}, NotImplementedError, "insert_image_convert"),
+        ({"input_source": "pyramid"}, ConvertError, r"at the scale 1/128.*QuantStub\(scale=1"),
         ({"input_source": "disk"}, ArgumentError, "input_source must be one of ddr, resizer"),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from torch import multiprocessing, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import qtune
@@ -20,9 +20,11 @@ from qtune.quantization import (
 from qtune.quantization.observer_v2 import MinMaxObserver
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
 
+from ..ranks import RANKS, on_ranks
+
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="no torch.distributed")
 
-RANKS, BATCH, STEPS = 2, 4, 3
+BATCH, STEPS = 4, 3
 
 
 class Net(nn.Module):
@@ -82,39 +84,34 @@ def trained(model, run, parts):
 
 def steps(model, run, parts):
     """What a process has after calibration and after training."""
-    before = {name: buffer.data_ptr() for name, buffer in model.named_buffers()}
+    before = dict(model.named_buffers())
     found = {"calibrated": calibrated(model, run, parts)}
     found["trained"] = trained(model, run, parts)
     found["weights"] = {name: p.detach().clone() for name, p in model.named_parameters()}
-    after = {name: buffer.data_ptr() for name, buffer in model.named_buffers()}
-    found["moved"] = [name for name in after if before.get(name) != after[name]]
+    after = dict(model.named_buffers())
+    found["moved"] = [name for name in after if before.get(name) is not after[name]]
     found["states"] = sorted({module.state.name for _, module in fake_quantizes(model)})
     return found
 
 
-def worker(rank, folder):
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
+def worker(rank):
     parts = slice(rank * BATCH, (rank + 1) * BATCH)
     found = {}
     for synchronize in (True, False):
         model = prepared(synchronize)
         found[synchronize] = steps(model, DistributedDataParallel(model), parts)
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """What each of the two processes found, and one process that has all data."""
-    folder = str(tmp_path_factory.mktemp("ranks"))
     with march("nash-e"), pytest.MonkeyPatch.context() as environment:
         environment.setenv("QTUNE_RUN_DIR", "")
-        multiprocessing.start_processes(worker, (folder,), nprocs=RANKS, start_method="fork")
+        found = on_ranks(worker, tmp_path_factory.mktemp("ranks"))
         alone = prepared()
         one = steps(alone, alone, slice(None))
-    return [torch.load(f"{folder}/{rank}.pt") for rank in range(RANKS)], one
+    return found, one
 
 
 def largest_difference(found, expected):

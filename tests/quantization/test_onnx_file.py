@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qtune.dtype import QuantDType, qint8, qint16
 from qtune.errors import ArgumentError, ExportError, NotCalibratedError
 from qtune.nn.qat import iter_stubs
 from qtune.quantization import (
@@ -66,6 +68,21 @@ def test_the_file_gives_what_the_model_gives(opset: int) -> None:
     assert kinds["DequantizeLinear"] == kinds["QuantizeLinear"] + weights
     axes = {a.i for n in proto.graph.node if n.op_type == "DequantizeLinear" for a in n.attribute}
     assert axes == (set() if opset == 11 else {0, 1})  # a transposed weight has its channels on 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("grid", [qint8, qint16])
+def test_plain_torch_export_writes_the_same_operators(grid: QuantDType, tmp_path: Path) -> None:
+    """The guide: torch.onnx.export can also be used, with this import before."""
+    importlib.import_module("qtune.utils._register_onnx_ops")
+    model = prepare(Net().eval(), X, QconfigSetter(get_qconfig(), [ModuleNameTemplate({"": grid})]))
+    calib(model, [X])
+    path = str(tmp_path / "plain.onnx")
+    torch.onnx.export(model, (X,), path, opset_version=11, dynamo=False)
+    session = ort.InferenceSession(path)
+    (found,) = session.run(None, {session.get_inputs()[0].name: X.numpy()})
+    _, expected = written(model)
+    assert torch.equal(torch.from_numpy(found), expected)
 
 
 def test_weights_are_exact_also_on_a_tie() -> None:

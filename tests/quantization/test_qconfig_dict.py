@@ -157,6 +157,16 @@ def test_a_setter_may_stand_for_a_qconfig() -> None:
     assert got(model, "relu0", "mid") == ["qint8", "qint16"]
 
 
+@pytest.mark.parametrize("order", [("one", "one.conv"), ("one.conv", "one")])
+def test_of_two_setters_that_of_the_most_specific_name_counts(order: tuple[str, str]) -> None:
+    narrow, wide = default_qat_qconfig_setter, qat_8bit_weight_16bit_act_qconfig_setter
+    for whole, part, expected in ((narrow, wide, "qint16"), (wide, narrow, "qint8")):
+        setters = {"one": whole, "one.conv": part}
+        pairs = [(name, setters[name]) for name in order]
+        model = prepare(Blocks(), IMAGE, {"": narrow, "module_name": pairs})
+        assert dtype_of(model, "_generated_relu_0") == expected  # conv and relu are one group
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [

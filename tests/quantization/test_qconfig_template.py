@@ -31,11 +31,11 @@ from .flow import calib, op, out_scale, prep, s8, s16, scales
 
 FIXED = {
     "default_calibration_qconfig_setter": ("qint8", "MSEObserver", 0.01),
-    "default_qat_qconfig_setter": ("qint8", "MinMaxObserver", 0.01),
-    "default_qat_fixed_act_qconfig_setter": ("qint8", "MinMaxObserver", 0),
+    "default_qat_qconfig_setter": ("qint8", "MovingAverageMinMaxObserver", 0.01),
+    "default_qat_fixed_act_qconfig_setter": ("qint8", "MovingAverageMinMaxObserver", 0),
     "calibration_8bit_weight_16bit_act_qconfig_setter": ("qint16", "MSEObserver", 0.01),
-    "qat_8bit_weight_16bit_act_qconfig_setter": ("qint16", "MinMaxObserver", 0.01),
-    "qat_8bit_weight_16bit_fixed_act_qconfig_setter": ("qint16", "MinMaxObserver", 0),
+    "qat_8bit_weight_16bit_act_qconfig_setter": ("qint16", "MovingAverageMinMaxObserver", 0.01),
+    "qat_8bit_weight_16bit_fixed_act_qconfig_setter": ("qint16", "MovingAverageMinMaxObserver", 0),
 }
 
 
@@ -85,7 +85,7 @@ def test_outputs_that_can_not_be_high_precision_get_a_hint(caplog: Any) -> None:
     prepare(model, IMAGE, templates.default_qat_qconfig_setter)
     (record,) = [r for r in caplog.records if "high precision" in r.message]
     assert record.message.endswith(
-        "1 output(s) of the model can't be high precision: 1: 1 is fused into it"
+        "1 output(s) of the model can't be high precision: 1: 1 is fused into 0"
     )
     caplog.clear()
     prepare(nn.Sequential(nn.Conv2d(3, 4, 1)), IMAGE, templates.default_qat_qconfig_setter)
@@ -193,8 +193,9 @@ def test_the_most_sensitive_results_are_int16(kind: str, limit: Any, raised: set
     assert dtype_of(model, "classifier") == "torch.float32"
     if raised:
         observer = observer_of(model, "relu0")
-        expected = ("MSEObserver", 0.01) if kind == "calibration" else ("MinMaxObserver", 0.01)
-        expected = ("MinMaxObserver", 0) if kind == "qat_fixed" else expected
+        moving = "MovingAverageMinMaxObserver"
+        expected = ("MSEObserver" if kind == "calibration" else moving, 0.01)
+        expected = (moving, 0) if kind == "qat_fixed" else expected
         assert (type(observer).__name__, observer.averaging_constant) == expected
 
 

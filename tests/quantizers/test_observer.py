@@ -441,8 +441,13 @@ def test_fixed_scale_ignores_data_but_keeps_their_range():
 
 
 def test_fixed_scale_per_channel():
-    observer = FixedScaleObserver(torch.tensor([0.5, 0.25]), ch_axis=0, channel_len=2)
-    assert observer.calculate_scale().tolist() == [0.5, 0.25]
+    for known in ({"channel_len": 2}, {}):  # the tensor tells the number of channels
+        observer = FixedScaleObserver(torch.tensor([0.5, 0.25]), ch_axis=0, **known)
+        assert observer.calculate_scale().tolist() == [0.5, 0.25]
+    with pytest.raises(ArgumentError, match="expected 1 or 3 positive, finite numbers"):
+        FixedScaleObserver(torch.tensor([0.5, 0.25]), ch_axis=0, channel_len=3)
+    with pytest.raises(ArgumentError, match="expected 1 positive, finite number but got"):
+        FixedScaleObserver(torch.tensor([0.5, 0.25]))
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])

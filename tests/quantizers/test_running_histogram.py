@@ -87,12 +87,14 @@ def test_histogram_observer_is_the_plain_search_over_all_data():
 def test_update_interval_only_delays_the_search(interval):
     data = batches()
     every, some = KLObserver(), KLObserver(update_interval=interval)
+    last = torch.zeros_like(some.absmax)
     for index, batch in enumerate(data, start=1):
         every(torch.from_numpy(batch))
         some(torch.from_numpy(batch))
         assert bool(some.observed) == (index >= interval)
         if index % interval == 0:
-            assert torch.equal(some.absmax, every.absmax)
+            last = every.absmax.clone()
+        assert torch.equal(some.absmax, last)  # what came since the last search does not count
     assert torch.equal(some.min_val, every.min_val)
 
 
@@ -215,6 +217,28 @@ def test_reset_scale_needs_histograms_of_data():
         HistogramObserver.reset_scale(model(batches(2)), prefix="x")
     with pytest.raises(NotCalibratedError, match="no histogram of data in: a, b, head.0"):
         HistogramObserver.reset_scale(model())
+
+
+def test_an_interrupted_reset_scale_changes_nothing(monkeypatch):
+    net, calls = model(batches(4)), []
+    before, methods = {k: v.clone() for k, v in net.state_dict().items()}, observers_of(net)
+
+    def search(*arguments):
+        calls.append(1)
+        if len(calls) == 5:  # in the second fake-quantize
+            raise KeyboardInterrupt
+        return percentile_range(*arguments)
+
+    monkeypatch.setattr("qtune.quantizers.histogram.percentile_range", search)
+    with pytest.raises(KeyboardInterrupt):
+        HistogramObserver.reset_scale(net, method_kwargs={"percentile": 50.0})
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert observers_of(net) == methods
+
+
+def observers_of(net):
+    found = [m for m in net.modules() if isinstance(m, HistogramObserver)]
+    return [(m.method, m.method_argument, m._is_partial) for m in found]
 
 
 def test_reset_scale_works_on_a_loaded_state():

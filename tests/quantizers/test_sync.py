@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from torch import multiprocessing, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from qtune.errors import NonFiniteError
@@ -11,6 +11,7 @@ from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.kl import KLObserver
 from qtune.quantizers.observer import MinMaxObserver
 
+from ..ranks import on_ranks
 from .kinds import PER_CHANNEL
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="no torch.distributed")
@@ -41,9 +42,7 @@ def trained_in_parallel(rank):
     return quantizer.scale, quantizer.state.name
 
 
-def worker(rank, file, results):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+def worker(rank):
     found = {}
     for name, observer in observers(True).items():
         for batch in batches(rank):
@@ -55,16 +54,12 @@ def worker(rank, file, results):
     except NonFiniteError:
         found["nan"] = "NonFiniteError"
     found["ddp"] = trained_in_parallel(rank)
-    torch.save(found, f"{results}/{rank}.pt")
-    dist.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    arguments = (str(folder / "store"), str(folder))
-    multiprocessing.start_processes(worker, arguments, nprocs=2, start_method="fork")
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return on_ranks(worker, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("kind", observers(False))

@@ -273,3 +273,24 @@ def test_labelled_batches_calibrate_on_their_inputs() -> None:
     wrong = Stages(nets.make(), [plain[0], qtune.Inputs(*plain[:2])], march="nash-e")
     with pytest.raises(ArgumentError, match="Stages: calibration: batch 1: .*too many positional"):
         _ = wrong.batches
+
+
+def test_an_interrupted_calibration_is_begun_anew() -> None:
+    def interrupted() -> Stages:
+        return Stages(nets.make(), [10 * batch for batch in nets.batches()], march="nash-e")
+
+    stages, expected = interrupted(), interrupted().calib.state_dict()
+    model, calls = stages._prepared[0].train(), []
+
+    def hook(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    handle = next(iter(model.children())).register_forward_hook(hook)
+    with pytest.raises(KeyboardInterrupt):
+        _ = stages.calib
+    assert model.training
+    handle.remove()
+    found = stages.calib.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -84,5 +85,6 @@ def _build(name: str, options: Mapping[str, Any]) -> nn.Module:
         import transformers
 
         cls = getattr(transformers, name)
-        model: nn.Module = cls(cls.config_class(**options))
+        own = copy.deepcopy(dict(options))  # configurations may change the nested ones
+        model: nn.Module = cls(cls.config_class(**own))
     return model

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-Options = Mapping[str, Any]
+from .transformers_text import BERT, Options
 
-BERT: Options = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-}
 VIT: Options = {**BERT, "image_size": 32, "patch_size": 8}
 WAV: Options = {
     **BERT,
@@ -167,64 +158,34 @@ _DETR: Options = {
     "decoder_ffn_dim": 64,
     "num_labels": 3,
 }
+_DETR_OF_STAGE4: Options = {**_DETR, "backbone_config": {**_RESNET, "out_features": ["stage4"]}}
+_RT_DETR: Options = {
+    **_DETR,
+    "anchor_image_size": None,
+    "encoder_hidden_dim": 32,
+    "encoder_in_channels": [16, 24, 32],
+    "decoder_in_channels": [32, 32, 32],
+    "backbone_config": {
+        "model_type": "rt_detr_resnet",
+        "hidden_sizes": [8, 16, 24, 32],
+        "depths": [1, 1, 1, 1],
+        "embedding_size": 8,
+        "layer_type": "basic",
+        "out_features": ["stage2", "stage3", "stage4"],
+    },
+}
 
 DETECTORS: Mapping[str, tuple[int, Options]] = {
-    "DetrForObjectDetection": (
-        64,
-        {**_DETR, "backbone_config": {**_RESNET, "out_features": ["stage4"]}},
-    ),
-    "TableTransformerForObjectDetection": (
-        64,
-        {**_DETR, "backbone_config": {**_RESNET, "out_features": ["stage4"]}},
-    ),
-    "ConditionalDetrForObjectDetection": (
-        64,
-        {**_DETR, "backbone_config": {**_RESNET, "out_features": ["stage4"]}},
-    ),
-    "DabDetrForObjectDetection": (
-        64,
-        {**_DETR, "backbone_config": {**_RESNET, "out_features": ["stage4"]}},
-    ),
+    "DetrForObjectDetection": (64, _DETR_OF_STAGE4),
+    "TableTransformerForObjectDetection": (64, _DETR_OF_STAGE4),
+    "ConditionalDetrForObjectDetection": (64, _DETR_OF_STAGE4),
+    "DabDetrForObjectDetection": (64, _DETR_OF_STAGE4),
     "DeformableDetrForObjectDetection": (
         64,
         {**_DETR, "backbone_config": {**_RESNET, "out_features": ["stage2", "stage3", "stage4"]}},
     ),
-    "RTDetrForObjectDetection": (
-        64,
-        {
-            **_DETR,
-            "anchor_image_size": None,
-            "encoder_hidden_dim": 32,
-            "encoder_in_channels": [16, 24, 32],
-            "decoder_in_channels": [32, 32, 32],
-            "backbone_config": {
-                "model_type": "rt_detr_resnet",
-                "hidden_sizes": [8, 16, 24, 32],
-                "depths": [1, 1, 1, 1],
-                "embedding_size": 8,
-                "layer_type": "basic",
-                "out_features": ["stage2", "stage3", "stage4"],
-            },
-        },
-    ),
-    "RTDetrV2ForObjectDetection": (
-        64,
-        {
-            **_DETR,
-            "anchor_image_size": None,
-            "encoder_hidden_dim": 32,
-            "encoder_in_channels": [16, 24, 32],
-            "decoder_in_channels": [32, 32, 32],
-            "backbone_config": {
-                "model_type": "rt_detr_resnet",
-                "hidden_sizes": [8, 16, 24, 32],
-                "depths": [1, 1, 1, 1],
-                "embedding_size": 8,
-                "layer_type": "basic",
-                "out_features": ["stage2", "stage3", "stage4"],
-            },
-        },
-    ),
+    "RTDetrForObjectDetection": (64, _RT_DETR),
+    "RTDetrV2ForObjectDetection": (64, _RT_DETR),
     "MaskFormerForInstanceSegmentation": (
         64,
         {

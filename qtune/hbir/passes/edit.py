@@ -20,6 +20,7 @@ from qtune.hbir.builder import (
     mark_result,
 )
 from qtune.hbir.domain import DOMAIN, functions_for
+from qtune.hbir.naming import unique_name
 from qtune.hbir.passes.ports import taken_names
 from qtune.hbir.verify import verify
 
@@ -50,11 +51,7 @@ class Edit(GraphBuilder):
     def operator_name(self, name: str) -> str:
         """``name``, numbered where an operator is called so already."""
         known = {node.metadata_props.get(META_OP, "") for node in self.graph}
-        candidate, number = name, 1
-        while candidate in known:
-            candidate = f"{name}_{number}"
-            number += 1
-        return candidate
+        return unique_name(name, known)
 
     def new_input(self, name: str, dtype: ir.DataType, shape: Sequence[int]) -> ir.Value:
         """A value to become a graph input."""

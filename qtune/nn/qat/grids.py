@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from qtune.arith_fast.fake_quantize_grad import straight_through
 from qtune.quantizers.fake_quantize import FakeQuantize
 
 if TYPE_CHECKING:
@@ -94,21 +95,3 @@ def on_exact_form(
     with torch.no_grad():
         exact = form.kernel(scale, *values, **attrs)
     return straight_through(result, exact)
-
-
-class _StraightThrough(torch.autograd.Function):
-    """The second value, with the gradient of the first."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None
-
-
-def straight_through(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """``value`` with the gradient of ``x``."""
-    result: torch.Tensor = _StraightThrough.apply(x, value)
-    return result

@@ -238,7 +238,12 @@ class QATOp(nn.Module):
         return view
 
     def is_table_now(self) -> bool:
-        """Whether the result is now that of a look-up table (numerics.md section 3)."""
+        """Whether the result is now that of a look-up table (numerics.md section 3).
+
+        Not under torch's ONNX exporter: standard operators are written there, in float32.
+        """
+        if torch.onnx.is_in_onnx_export():
+            return False
         return self.spec.rule is Rule.TABLE and fake_quantizes(self.activation_post_process)
 
     @property

@@ -61,9 +61,12 @@ def call_of(
     mapped((args, dict(kwargs)), lambda item: before.append(item) if _is_call(item) else item)
     if len(before) > 1 or any(item.group != group for item in before):
         names = ", ".join(item.members[-1].name for item in before)
+        groups = ", ".join(dict.fromkeys(item.group for item in before))
         raise RunError(
             f"{op.name}: got the results of {names}, which are members of fused groups and have "
-            "none of their own; leave them out of fuse_modules"
+            f"none of their own: forward runs {op.name} before {groups} ends the group. Give "
+            f"fuse_modules all layers of a group in the order of forward, {op.name} too, or leave "
+            f"{names} out of it"
         )
     first = before[0] if before else None
     operands = [] if first is None else list(first.operands)

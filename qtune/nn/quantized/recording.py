@@ -35,6 +35,7 @@ from qtune.hbir.module import (
     META_REPORT,
     HbirModule,
 )
+from qtune.hbir.naming import unique_name
 from qtune.hbir.structure import describe
 from qtune.nn.quantized.camera import DDR, Ports, camera_stub
 from qtune.nn.quantized.program import module_of
@@ -133,8 +134,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Recording:
     """One run of a converted model, or of ``torch.jit.trace`` of one, on example inputs.
 
-    ``inputs`` and ``outputs``: the tensors of the call in order. Raises ``ConvertError`` where the
-    model holds no program or returns QTensors.
+    ``inputs`` and ``outputs``: the tensors of the call in order; ``result``: what it returned.
     """
 
     def __init__(self, model: Callable[..., Any], call: Inputs) -> None:
@@ -146,17 +146,9 @@ class Recording:
         self.recorder = _Recorder(self.inputs)
         with torch.no_grad(), self.recorder:
             self.result = model(*args, **kwargs)
-        if not self.recorder.record.calls:
-            raise ConvertError(
-                f"{_name(model)} runs no operator of a converted model; convert the "
-                "prepared model first, and trace the result"
-            )
+        self.name = _name(model)
         self.call = {"args": tuple(args), "kwargs": dict(kwargs)}
         self.outputs = [item for item in flatten(self.result)[0] if isinstance(item, Tensor)]
-        if any(isinstance(item, QTensor) for item in self.outputs):
-            raise ConvertError(
-                "the model returns a QTensor; put a DeQuantStub before each output of the model"
-            )
 
     def module(
         self,
@@ -169,8 +161,10 @@ class Recording:
 
         ``input_sources``: ``ddr``, or ``pyramid`` or ``resizer``, whose inputs are the planes of
         a picture (:mod:`qtune.nn.quantized.camera`) in their own layout. Raises ``ConvertError``
-        where another torch operator makes what a program or the result needs.
+        where the model holds no program or returns QTensors, and where another torch operator
+        makes what a program or the result needs.
         """
+        self._check()
         joined = _Joined(self.recorder, name)
         calls = self.recorder.record.calls
         sources = input_sources or [DDR] * len(self.inputs)
@@ -189,6 +183,17 @@ class Recording:
             joined.append(call)
         joined.give(self.outputs, output_layouts or ["NCHW"] * len(self.outputs))
         return joined.finish(mapped(self.call, lambda x: planes.get(id(x), x)), self.result)
+
+    def _check(self) -> None:
+        if not self.recorder.record.calls:
+            raise ConvertError(
+                f"{self.name} runs no operator of a converted model; convert the "
+                "prepared model first, and trace the result"
+            )
+        if any(isinstance(item, QTensor) for item in self.outputs):
+            raise ConvertError(
+                "the model returns a QTensor; put a DeQuantStub before each output of the model"
+            )
 
 
 def _name(model: Any) -> str:
@@ -302,12 +307,9 @@ class _Joined:
         return found
 
     def _unique(self, name: str) -> str:
-        candidate, number = name, 1
-        while candidate in self.ops:
-            candidate = f"{name}_{number}"
-            number += 1
-        self.ops.add(candidate)
-        return candidate
+        new = unique_name(name, self.ops)
+        self.ops.add(new)
+        return new
 
     def _rename(self, node: ir.Node, names: Mapping[str, str]) -> None:
         props = node.metadata_props

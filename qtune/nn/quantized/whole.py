@@ -100,16 +100,15 @@ class WholePlans:
         while len(self._plans) >= _PLANS:
             self._plans.pop(next(iter(self._plans)))
         self._plans[key] = None
+        recording = Recording(by_modules, Inputs(*args, **kwargs))
+        why = self._obstacle(recording, model.graph)
         try:
-            recording = Recording(by_modules, Inputs(*args, **kwargs))
-            why = self._obstacle(recording, model.graph)
             if not why:
                 self._plans[key] = _plan(recording)
         except QtuneError as error:
             why = str(error)
         if why:
             _log.info("fast_mode: such calls run module after module: %s", why)
-            return by_modules(*args, **kwargs)
         return recording.result
 
     def _obstacle(self, recording: Recording, graph: fx.Graph) -> str:

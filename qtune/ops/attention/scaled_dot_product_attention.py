@@ -58,7 +58,8 @@ def _repeated(builder: DecomposeBuilder, x: Any, q: Any, name: str) -> Any:
 
 def _flops(attrs: Mapping[str, Any], inputs: Sequence[Any], output: tuple[int, ...]) -> int:
     rows, width = math.prod(output[:-1]), output[-1]
-    return rows * inputs[1][-2] * (inputs[0][-1] + width)
+    keys, features = int(inputs[1][-2]), int(inputs[0][-1])
+    return rows * keys * (features + width)
 
 
 def _sample(rng: np.random.Generator) -> Sample:

@@ -62,8 +62,8 @@ def added_product(
     def flops(attrs: Mapping[str, Any], inputs: Sequence[Any], output: tuple[int, ...]) -> int:
         left, right = inputs[1], inputs[2]
         if name == "addr":
-            return left[0] * right[0]
-        columns = right[-1] if len(right) > 1 else 1
+            return int(left[0] * right[0])
+        columns: int = right[-1] if len(right) > 1 else 1
         return int(np.prod(left, dtype=np.int64)) * columns
 
     twins = (name, f"{name}_")

@@ -26,7 +26,8 @@ def _bind(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Bound:
 
 
 def _float_kernel(a: torch.Tensor, b: torch.Tensor, *, dims: Any) -> torch.Tensor:
-    return torch.tensordot(a, b, dims)
+    result: torch.Tensor = torch.tensordot(a, b, dims)
+    return result
 
 
 def _summed(dims: Any, ranks: Sequence[int]) -> tuple[list[int], list[int]]:

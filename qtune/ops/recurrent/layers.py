@@ -286,8 +286,10 @@ def _zeros(
 
 def _flops(states: int) -> Callable[..., int]:
     def flops(attrs: Mapping[str, Any], inputs: Sequence[Any], output: tuple[int, ...]) -> int:
-        sizes = [shape[0] * shape[1] for shape in inputs[1 + states :] if len(shape or ()) == 2]
-        return sum(sizes) * math.prod(inputs[0][:-1])
+        parts = (shape for shape in inputs[1 + states :] if len(shape or ()) == 2)
+        sizes: list[int] = [shape[0] * shape[1] for shape in parts]
+        rows: int = math.prod(inputs[0][:-1])
+        return sum(sizes) * rows
 
     return flops
 

@@ -115,9 +115,10 @@ def _decomposer(
 
 def _flops(states: int, gates: int) -> Callable[..., int]:
     def flops(attrs: Mapping[str, Any], inputs: Sequence[Any], output: tuple[int, ...]) -> int:
-        hidden = (inputs[2 + states] or (0, 0))[1]
+        hidden: int = (inputs[2 + states] or (0, 0))[1]
         rows = int(np.prod(inputs[0][:-1], dtype=np.int64))
-        return rows * gates * hidden * (inputs[0][-1] + hidden)
+        width: int = inputs[0][-1]
+        return rows * gates * hidden * (width + hidden)
 
     return flops
 

@@ -85,7 +85,7 @@ def lower_exactly(b: Builder, call: LowerCall, scale: float, geometry: Geometry)
     """Emit FakeSampleBilinear."""
     x, grid = call.operands
     low, high = ([-_FAR] * 2, [_FAR] * 2) if geometry.high is None else ([0, 0], geometry.high)
-    constants = {
+    constants: dict[str, np.ndarray[Any, Any]] = {
         "scale": np.array(scale, dtype=np.float32),
         "elements": np.array(geometry.elements, dtype=np.float32),
         "base": np.array(geometry.base, dtype=np.int64),

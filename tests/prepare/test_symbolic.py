@@ -16,9 +16,12 @@ from qtune.errors import CaptureError, PrepareError
 from qtune.nn.prepared import PreparedModel
 from qtune.prepare.fuse_modules import fused_layers
 from qtune.quantization import (
+    DeQuantStub,
     FakeQuantState,
+    FakeQuantize,
     FuseMode,
     PrepareMethod,
+    QuantStub,
     fuse_fx,
     fuse_modules,
     get_default_qconfig,
@@ -29,8 +32,7 @@ from qtune.quantization import (
     set_fake_quantize,
 )
 from qtune.quantization.quantize_fx import convert_fx
-
-from .flow import calib, names, off, run
+from tests.quantization.flow import calib, names, off, run
 
 
 class Digits(nn.Module):
@@ -247,3 +249,31 @@ def test_optimize_graph_gives_cat_and_its_inputs_one_scale_on_bernoulli(
         assert torch.equal(run(again, x), expected)
         # a requantize against float, and the high-precision output behind it
         assert (run(convert_fx(model), x) - expected).abs().max() <= 0.05 * expected.abs().max()
+
+
+class Probabilities(nn.Sequential):
+    """Softmax is decomposed, for which eager mode makes an example as well."""
+
+    def __init__(self) -> None:
+        layers = [nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Softmax(1)]
+        super().__init__(QuantStub(), *layers, DeQuantStub())
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.double], ids=str)
+@pytest.mark.parametrize("method", [PrepareMethod.SYMBOLIC, PrepareMethod.EAGER])
+def test_examples_are_found_in_the_dtype_of_the_model(
+    method: PrepareMethod, dtype: torch.dtype
+) -> None:
+    """A20 without example inputs."""
+    model, x = Probabilities().eval().to(dtype), torch.randn(2, 3, 5, 5).to(dtype)
+    p = prepare(model, method=method)
+    calib(p, [x])
+    y = run(p, x)
+    assert y.dtype == dtype
+    assert (y - run(model, x)).abs().max() <= 0.1  # int8 steps of the logits and probabilities
+    assert {s.scale.dtype for s in p.modules() if isinstance(s, FakeQuantize)} == {torch.float32}
+
+
+def test_a_custom_dict_of_fuse_modules_that_means_nothing_is_refused() -> None:
+    with pytest.raises(PrepareError, match="takes 'additional_fuser_method_mapping', got 'mapping'"):
+        fuse_modules(Digits(), ["conv", "bn"], fuse_custom_config_dict={"mapping": {}})

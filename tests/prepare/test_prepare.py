@@ -20,17 +20,20 @@ from qtune.nn.qat import iter_stubs
 from qtune.quantization import (
     DeQuantStub,
     FakeQuantState,
+    FakeQuantize,
     FloatFunctional,
+    MovingAveragePerChannelMinMaxObserver,
     PrepareMethod,
+    QConfig,
     QconfigSetter,
     QuantStub,
     get_qconfig,
     prepare,
     set_fake_quantize,
 )
+from qtune.quantization.observer_v2 import MinMaxObserver
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
-
-from .flow import calib, names, off, op, out_scale, prep, run, s8, scales
+from tests.quantization.flow import calib, names, off, op, out_scale, prep, run, s8, scales
 
 
 class Small(nn.Module):
@@ -363,3 +366,25 @@ def test_every_scale_covers_its_range_after_one_batch() -> None:
     calib(p, [X])
     assert out_scale(p, "_input_0_quant") == s8(float(X.abs().max()))
     assert all(float(s.min()) > 0 for s in scales(p).values())
+
+
+def test_a_fuse_mode_that_is_none_is_refused() -> None:
+    wrong: Any = "nofuse"
+    with pytest.raises(PrepareError, match="fuse_mode must be a FuseMode but got 'nofuse'"):
+        prepare(Small(), X, fuse_mode=wrong)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"observer": MinMaxObserver, "ch_axis": 1},
+        {"observer": MovingAveragePerChannelMinMaxObserver},
+    ],
+)
+def test_activations_with_a_scale_per_channel_are_refused(options: dict[str, Any]) -> None:
+    qconfig = QConfig(
+        weight=FakeQuantize.with_args(observer=MinMaxObserver),
+        output=FakeQuantize.with_args(**options),
+    )
+    with pytest.raises(QconfigError, match=r"_input_0_quant: .* one scale for an activation"):
+        prepare(Small(), X, QconfigSetter(qconfig))

@@ -20,8 +20,7 @@ from qtune.quantization import (
     set_fake_quantize,
 )
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
-
-from .flow import calib, names, off, op, out_scale, prep, run, s8, scales
+from tests.quantization.flow import calib, names, off, op, out_scale, prep, run, s8, scales
 
 
 def random_bn(channels: int) -> nn.BatchNorm2d:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from qtune.modes import qat_mode
 from qtune.quantization import FloatFunctional, prepare
-
-from .flow import calib, off, op, run, scales
+from tests.quantization.flow import calib, off, op, run, scales
 
 GEMMS: dict[str, Callable[[], nn.Module]] = {
     "conv2d": lambda: nn.Conv2d(4, 4, 3, padding=1),

@@ -30,12 +30,12 @@ from qtune.quantization import (
     get_default_qconfig,
     hbdk4,
     prepare,
+    prepare_calibration,
     prepare_qat,
     set_fake_quantize,
 )
 from qtune.quantization.qconfig_template import default_qat_qconfig_setter
-
-from .flow import calib, off, run
+from tests.quantization.flow import calib, off, run
 
 X = torch.randn(3, 1, 16, 16, generator=torch.Generator().manual_seed(1))
 
@@ -240,6 +240,45 @@ def test_inplace_uses_the_model_up() -> None:
     model = prepare_qat(net, inplace=True)
     assert model is net
     assert model.conv.weight is weight
+
+
+class NonLeaf(nn.Module):
+    """It holds a tensor with a gradient history, which torch can't copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gain = nn.Conv2d(3, 3, 1), nn.Parameter(torch.ones(3))
+        self.factor = self.gain * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.conv(x) * self.factor.view(1, -1, 1, 1)
+        return result
+
+
+@pytest.mark.parametrize("method", [prepare_qat, prepare_calibration])
+def test_what_cannot_be_copied_is_prepared_in_place(method: Any) -> None:
+    """The guide's common issues: set inplace to True."""
+    with pytest.raises(PrepareError, match="make no copy with inplace=True"):
+        method(NonLeaf())
+    model = NonLeaf()
+    assert method(model, inplace=True) is model
+    assert isinstance(model.conv, QATOp)
+
+
+def test_a_layer_with_a_forward_of_its_own_stays_float_and_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The guide's common issues: call the layer as a submodule."""
+
+    class Scaled(nn.Conv2d):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input) * 2
+
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), Scaled(3, 3, 1), Scaled(3, 3, 1), nn.Identity())
+    net[2].qconfig = None
+    model = prepare_qat(net.eval())
+    assert "with a forward of their own: 1 (Scaled). Call the layer as a submodule" in caplog.text
+    assert (type(model[1]), type(model[3])) == (Scaled, nn.Identity)
 
 
 def test_every_fake_quantize_without_data_is_named_in_one_error() -> None:
