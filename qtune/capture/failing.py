@@ -23,7 +23,7 @@ def name_operator(
     if isinstance(error, QtuneError) or any(note.startswith(_HEAD) for note in notes):
         return
     pairs = [(of, got) for of, got in zip(sources, values, strict=True) if isinstance(got, Tensor)]
-    got = ", ".join(_text(value.dtype, value.shape) for _, value in pairs)
+    got = ", ".join(_text(value.dtype, value.shape, value.device) for _, value in pairs)
     known = [of.meta for of, _ in pairs if "shape" in of.meta and "dtype" in of.meta]
     recorded = ", ".join(_text(meta["dtype"], meta["shape"]) for meta in known)
     error.add_note(
@@ -36,5 +36,6 @@ def name_operator(
     )
 
 
-def _text(dtype: Any, shape: Sequence[Any]) -> str:
-    return f"{str(dtype).removeprefix('torch.')} ({', '.join(map(str, shape))})"
+def _text(dtype: Any, shape: Sequence[Any], device: Any = "cpu") -> str:
+    place = "" if str(device) == "cpu" else f" on {device}"
+    return f"{str(dtype).removeprefix('torch.')} ({', '.join(map(str, shape))}){place}"

@@ -113,7 +113,7 @@ class GraphModel(Members):
         return self._interface
 
     def __dir__(self) -> list[str]:
-        """Without what a graph of several branches does not have; torch.jit.trace reads the rest."""
+        """Without what a graph of several branches lacks: torch.jit.trace reads all of it."""
         names = super().__dir__()  # type: ignore[no-untyped-call]
         hidden = _OF_ONE_BRANCH if self.graph_branches else frozenset()
         return [name for name in names if name not in hidden]

@@ -16,7 +16,7 @@ from qtune.capture.guards import CaptureReport, ConstantInfo
 from qtune.capture.interface import call_arguments, signature_of
 from qtune.capture.leaf import hands_on, is_leaf
 from qtune.capture.restore import restored
-from qtune.capture.source import caller
+from qtune.capture.source import caller, place_of
 from qtune.capture.structure import LEAF, Kind, Spec, flatten, leaf_names
 from qtune.errors import ArgumentError, CaptureError
 
@@ -42,9 +42,11 @@ def capture_symbolic(
         try:
             graph = tracer.trace(model)
         except Exception as error:
+            place = place_of(error)
             raise CaptureError(
-                f"{type(model).__name__}: torch.fx can't trace it ({type(error).__name__}: "
-                f"{error}). Give example_inputs, so that it is recorded while it runs"
+                f"{type(model).__name__}: torch.fx can't trace it ({type(error).__name__}"
+                f"{f' at {place}' if place else ''}: {error}). Take PrepareMethod.JIT_STRIP, which "
+                "records the model while it runs on example_inputs"
             ) from error
         constants = _constants(graph, model)
     out_spec = _flat_output(graph)

@@ -24,7 +24,8 @@ def call_counts(model: PreparedModel, inputs: Inputs) -> dict[str, int]:
 
     The model runs once, in float, and is left as it was: states, flags, hooks, random state. A
     model whose forward took a branch for training can't run in eval mode; its recorded calls are
-    counted, as are those of a model with several branches (the most that one of them makes).
+    counted, as are those of a model with several branches (the most that one of them makes; those
+    that prepare recorded by itself do not count).
     """
     modules = dict(countable(model))
     if model.graph_branches or _is_for_training(model):
@@ -69,9 +70,8 @@ def _is_for_training(model: PreparedModel) -> bool:
 
 def _recorded_counts(model: PreparedModel, modules: Mapping[str, nn.Module]) -> dict[str, int]:
     """Calls in the graph, each of which runs once."""
-    paths = [branch.members(model.graph) for branch in model.graph_branches] or [
-        set(model.graph.nodes)
-    ]
+    given = (branch for branch in model.graph_branches if not branch.aside)
+    paths = [branch.members(model.graph) for branch in given] or [set(model.graph.nodes)]
     calls = [
         Counter(
             id(model.get_submodule(str(node.target))) for node in path if node.op == "call_module"
@@ -79,6 +79,13 @@ def _recorded_counts(model: PreparedModel, modules: Mapping[str, nn.Module]) -> 
         for path in paths
     ]
     return {name: max(one[id(module)] for one in calls) for name, module in modules.items()}
+
+
+def uncalled(model: PreparedModel) -> dict[str, nn.Module]:
+    """The float layers that no branch calls, by name."""
+    targets = {str(node.target) for node in model.graph.nodes if node.op == "call_module"}
+    called = {id(model.get_submodule(target)) for target in targets}
+    return {name: module for name, module in countable(model) if id(module) not in called}
 
 
 def countable(model: PreparedModel) -> Iterator[tuple[str, nn.Module]]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx, nn
 
-from qtune.capture.inputs import as_example_list
+from qtune.capture.inputs import Inputs, as_example_list
 from qtune.capture.view import without_aside
-from qtune.check.calls import call_counts, countable
+from qtune.check.calls import call_counts, countable, uncalled
 from qtune.check.misconceptions import NOT_CENTRED, uncentred_images
 from qtune.errors import ArgumentError
 from qtune.nn.eager import as_graph
@@ -183,8 +183,8 @@ def check_qat_model(
         )
     examples = as_example_list(example_inputs, "check_qat_model", ArgumentError)
     is_one = not isinstance(example_inputs, list)
-    model = model.select_branch(examples[0]) if is_one else without_aside(model)
-    report = report_on(model, call_counts(model, examples[0]))
+    branch = model.select_branch(examples[0]) if is_one else without_aside(model)
+    report = report_on(branch, model, examples[0])
     abnormal = report.abnormal()
     if abnormal:
         show(abnormal)
@@ -194,8 +194,14 @@ def check_qat_model(
     return report
 
 
-def report_on(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
-    """The report on ``model``, whose operators run ``counts`` times."""
+def report_on(model: PreparedModel, whole: PreparedModel, inputs: Inputs) -> CheckReport:
+    """The report on ``model``, a branch of ``whole`` or all of it, which runs once on ``inputs``.
+
+    A branch has the layers that it calls; those that no branch calls are in the report, too.
+    """
+    unused = uncalled(whole)
+    layers = {**dict(countable(model)), **unused}
+    counts = {**call_counts(model, inputs), **dict.fromkeys(unused, 0)}
     ops = {op.name: op for op in iter_ops(model)}
     outputs = tuple(_outputs(model))
     configs = {row.name: row for row in outputs}
@@ -203,7 +209,7 @@ def report_on(model: PreparedModel, counts: Mapping[str, int]) -> CheckReport:
     return CheckReport(
         unfused=model.unfused,
         call_counts=counts,
-        types={name: str(type(module)) for name, module in countable(model)},
+        types={name: str(type(module)) for name, module in layers.items()},
         outputs=outputs,
         weights=tuple(_weights(ops)),
         messages=(*_messages(model, ops, configs), *_images(model, ops)),

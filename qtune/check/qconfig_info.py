@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from qtune.capture.inputs import Inputs, as_inputs
-from qtune.check.calls import call_counts
 from qtune.check.qat_model import (
     MESSAGE_COLUMNS,
     OUTPUT_COLUMNS,
@@ -53,8 +52,8 @@ def check_qconfig(
         raise ArgumentError(
             f"check_qconfig: expected a model made by prepare but got {type(model).__name__}"
         )
-    graph = graph.select_branch(inputs)
-    report = report_on(graph, call_counts(graph, inputs))
+    whole, graph = graph, graph.select_branch(inputs)
+    report = report_on(graph, whole, inputs)
     chosen = dict(_chosen(graph, prefixes, types))
     if not chosen:
         raise ArgumentError(

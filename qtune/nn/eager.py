@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -91,7 +92,8 @@ def _close_interrupted(model: nn.Module) -> None:
     scopes = vars(model)[_SCOPES]
     if not scopes:
         return
-    frame, running = sys._getframe(1), -1  # this call is running, and has no scope yet
+    frame: FrameType | None = sys._getframe(1)
+    running = -1  # this call is running, and has no scope yet
     while frame is not None:
         is_call = frame.f_code is nn.Module._call_impl.__code__
         running += is_call and frame.f_locals.get("self") is model

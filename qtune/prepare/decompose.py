@@ -54,6 +54,24 @@ def decompose_all(ops: Operators, nodes: Sequence[fx.Node]) -> None:
             _Parts(ops, node, op).replace()
 
 
+def undecomposable(ops: Operators, nodes: Sequence[fx.Node]) -> dict[str, tuple[str, str]]:
+    """Operators that :func:`decompose_all` would raise ``NotImplementedError`` for, and why.
+
+    Name -> (operator, reason). The graph and its operators are left as they were.
+    """
+    composed = {op.name for node in nodes if (op := _composed(ops, node)) is not None}
+    found: dict[str, tuple[str, str]] = {}
+    for node in list(ops.graph.nodes):
+        op = ops.op(node)
+        if op is None or op.name not in composed or op.name in found:
+            continue
+        try:
+            _Parts(ops, node, op).try_out()
+        except NotImplementedError as error:
+            found[op.name] = (op.op, str(error))
+    return found
+
+
 def _composed(ops: Operators, node: fx.Node) -> QATOp | None:
     """The operator of a call that has to become several."""
     op = ops.op(node)
@@ -86,20 +104,35 @@ class _Parts:
         self.op = op
         self._made: list[fx.Node] = []
 
-    def replace(self) -> None:
-        node, spec = self.node, self.op.spec
+    def _emit(self) -> Any:
+        """Put the parts in front of the call; what replaces its result."""
+        spec = self.op.spec
         emit = spec.steps.emit if spec.decompose is None and spec.steps else spec.decompose
         if emit is None:
             raise PrepareError(f"{self.op.name}: {spec.name} has no decomposition; it needs one")
         self._make_room()
-        sources = node.all_input_nodes
-        with self.ops.graph.inserting_before(node):
-            attrs = {**self.op.attrs, **node.kwargs}
+        with self.ops.graph.inserting_before(self.node):
+            return emit(self, Bound(self.operands(), {**self.op.attrs, **self.node.kwargs}))
+
+    def try_out(self) -> None:
+        """Emit the parts and take them out again."""
+        before = set(self.ops.graph.nodes)
+        with self.ops.unchanged(self.op):
             try:
-                result = emit(self, Bound(self.operands(), attrs))
-            except NotImplementedError as error:
-                where = call_site(node.meta)
-                raise NotImplementedError(f"{self.op.name}{where}: {error}") from error
+                self._emit()
+            finally:
+                for node in reversed(list(self.ops.graph.nodes)):
+                    if node not in before:
+                        self.ops.graph.erase_node(node)
+
+    def replace(self) -> None:
+        node = self.node
+        sources = node.all_input_nodes
+        try:
+            result = self._emit()
+        except NotImplementedError as error:
+            where = call_site(node.meta)
+            raise NotImplementedError(f"{self.op.name}{where}: {error}") from error
         if isinstance(result, tuple):
             _redirect_items(node, result)
         else:

@@ -7,7 +7,8 @@ and the calls that nothing in the registry fits; those carry the reason in ``met
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,6 +152,16 @@ class Operators:
         for path in paths:
             self.model.set_submodule(path, module)
         self._paths[module] = paths
+
+    @contextmanager
+    def unchanged(self, op: QATOp) -> Iterator[None]:
+        """Put ``op`` back into its place when the block ends, with all that was known."""
+        paths, replaced = dict(self._paths), dict(self._replaced)
+        try:
+            yield
+        finally:
+            self._paths, self._replaced = paths, replaced
+            self.install(op.name, op, op)
 
     def _replace(self, node: fx.Node) -> None:
         call = self._canonical(node)

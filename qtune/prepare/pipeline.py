@@ -26,7 +26,7 @@ from qtune.nn.table import note_sources
 from qtune.prepare.border import Border
 from qtune.prepare.both_modes import capture_for_qat
 from qtune.prepare.configure import attach, nearest_qconfig, operator_views, users_of
-from qtune.prepare.decompose import decompose_all
+from qtune.prepare.decompose import decompose_all, undecomposable
 from qtune.prepare.eager import check_eager, prepare_eager, settings_of
 from qtune.prepare.fuse import fold_batch_norms, fuse, keep_batch_norms
 from qtune.prepare.hybrid import Hybrid, refused_whole
@@ -197,6 +197,7 @@ class _Preparation:
         self.forced.update(self.hybrid.chosen(ops, self.float_model))
         self._force_unconfigured()
         region = self._without_refused(classify(ops, self.forced, strip=self.strip))
+        region = self._without_undecomposable(region)
         decompose_all(ops, [node for node in ops.graph.nodes if node in region.quantized])
         self._force_unconfigured()
         region, fusion, resolution = self._settle()
@@ -226,6 +227,13 @@ class _Preparation:
         for name, (op, reason) in found.items():
             self.refused.append(Refusal(name, op, reason))
             self.forced[name] = self._cpu_reason(reason)
+        return classify(self.ops, self.forced, strip=self.strip) if found else region
+
+    def _without_undecomposable(self, region: Region) -> Region:
+        """Keep float, where hybrid allows it, what turns out to have no form in integers."""
+        quantized = [node for node in self.ops.graph.nodes if node in region.quantized]
+        found = undecomposable(self.ops, quantized) if self.hybrid.enabled else {}
+        self.forced.update((name, reason) for name, (_, reason) in found.items())
         return classify(self.ops, self.forced, strip=self.strip) if found else region
 
     def _to_the_cpu(self, resolution: Resolution) -> dict[str, str]:

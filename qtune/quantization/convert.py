@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from qtune.capture.view import without_aside
 from qtune.errors import ArgumentError
 from qtune.nn.eager import eager_facts
 from qtune.nn.prepared import PreparedModel
@@ -230,6 +231,7 @@ def _remove_qconfigs(model: nn.Module) -> None:
 
 def _convert_graph(model: PreparedModel, mapping: Mapping[type, type]) -> QuantizedModel:
     """Replace every group of the graph by one module at its last member's name."""
+    model = without_aside(model)  # quantized modules do not train
     march, level = model.march, model.consistency_level
     constants = constant_nodes(model.graph)
     made: dict[tuple[Any, ...], tuple[str, nn.Module]] = {}

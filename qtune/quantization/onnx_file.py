@@ -71,8 +71,8 @@ def export_to_onnx(
     The other arguments are those of ``torch.onnx.export``. ``model`` stays as it is; it is
     exported as in the state VALIDATION.
 
-    Raises ``ArgumentError`` for a converted model, ``NotCalibratedError`` for a fake-quantize without a scale and ``ExportError`` where
-    torch can't write the model.
+    Raises ``ArgumentError`` for a converted model, ``NotCalibratedError`` for a fake-quantize
+    without a scale and ``ExportError`` where torch can't write the model.
     """
     if opset_version not in OPSETS:
         raise ArgumentError(
@@ -88,6 +88,11 @@ def export_to_onnx(
             "export_to_onnx: a converted model runs programs of the BPU, which standard ONNX "
             "lacks. Export the prepared model; or write the integers with export_hbir or "
             "visualize_model, whose files are ONNX with qtune's operators as functions"
+        )
+    if dynamic_axes and not (input_names and output_names):
+        raise ArgumentError(
+            "export_to_onnx: dynamic_axes names inputs and outputs; give input_names and "
+            "output_names, too"
         )
     inputs = as_inputs(args, "export_to_onnx", ExportError)
     standard = _standard(model, inputs, opset_version)

@@ -73,9 +73,7 @@ def setting(tmp_path: Path) -> Setting:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_at_any_operator_the_models_are_left_as_they_were(setting: Setting, loop: str) -> None:
     ended = [
-        setting.interrupted(loop, at=op, call=call)
-        for call in (1, 2)
-        for op in setting.operators
+        setting.interrupted(loop, at=op, call=call) for call in (1, 2) for op in setting.operators
     ]
     assert ended[0]
     assert sum(ended) >= len(setting.operators)

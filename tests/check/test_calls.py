@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qtune.capture.inputs import as_inputs
+from qtune.capture.inputs import Inputs, as_inputs
 from qtune.check.calls import call_counts
+from qtune.check.qat_model import check_qat_model
 from qtune.quantization import prepare
 
 
@@ -58,9 +59,19 @@ class Aware(nn.Module):
         return self.conv(y) if self.training else y
 
 
+def test_a_layer_that_no_branch_calls_is_reported_where_prepare_records_both_modes() -> None:
+    x = torch.randn(1, 3, 4, 4)
+    model = prepare(Aware().eval(), x)
+    assert [branch.aside for branch in model.graph_branches] == [False, True]
+    for examples in (x, [x]):
+        report = check_qat_model(model, examples)
+        assert (report.call_counts["conv"], report.call_counts["unused"]) == (1, 0)
+        assert report.types["unused"] == "<class 'torch.nn.modules.conv.Conv2d'>"
+
+
 def test_a_model_recorded_in_training_is_counted_in_its_training_branch() -> None:
     x = torch.randn(1, 3, 4, 4)
-    counts = call_counts(prepare(Aware().train(), x), as_inputs(x))
+    counts = call_counts(prepare(Aware(), Inputs(x).in_mode(training=True)), as_inputs(x))
     assert (counts["conv"], counts["unused"]) == (2, 0)
     counts = call_counts(prepare(Aware().eval(), x), as_inputs(x))
     assert (counts["conv"], counts["unused"]) == (1, 0)

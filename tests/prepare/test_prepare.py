@@ -19,8 +19,8 @@ from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
 from qtune.quantization import (
     DeQuantStub,
-    FakeQuantState,
     FakeQuantize,
+    FakeQuantState,
     FloatFunctional,
     MovingAveragePerChannelMinMaxObserver,
     PrepareMethod,

@@ -17,8 +17,8 @@ from qtune.nn.prepared import PreparedModel
 from qtune.prepare.fuse_modules import fused_layers
 from qtune.quantization import (
     DeQuantStub,
-    FakeQuantState,
     FakeQuantize,
+    FakeQuantState,
     FuseMode,
     PrepareMethod,
     QuantStub,
@@ -275,5 +275,5 @@ def test_examples_are_found_in_the_dtype_of_the_model(
 
 
 def test_a_custom_dict_of_fuse_modules_that_means_nothing_is_refused() -> None:
-    with pytest.raises(PrepareError, match="takes 'additional_fuser_method_mapping', got 'mapping'"):
+    with pytest.raises(PrepareError, match="additional_fuser_method_mapping', got 'mapping'"):
         fuse_modules(Digits(), ["conv", "bn"], fuse_custom_config_dict={"mapping": {}})

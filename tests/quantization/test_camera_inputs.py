@@ -36,7 +36,11 @@ class Net(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.image, self.vector, self.out = QuantStub(scale=1 / 128), QuantStub(), DeQuantStub()
-        self.conv, self.pool, self.add = nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2), FloatFunctional()
+        self.conv, self.pool, self.add = (
+            nn.Conv2d(channels, 4, 3),
+            nn.MaxPool2d(2),
+            FloatFunctional(),
+        )
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.out(self.add.add(self.pool(self.conv(self.image(x))), self.vector(y)))
@@ -119,8 +123,8 @@ def test_the_estimate_counts_bytes_of_planes(tmp_path: Path) -> None:
     model = converted(Net(3), real, vector)
     options: dict[str, Any] = {"out_dir": tmp_path, "progressbar": False}
     camera = perf_model(model, (real, vector), input_source=["pyramid", "ddr"], **options)
-    shown = [item["name"] for item in camera["functions"][0]["arguments"] if item["kind"] == "input"]
-    assert shown == ["_input_0_y", "_input_0_uv", "_input_1"]
+    names = [item["name"] for item in camera["functions"][0]["memory"]["ports"]]
+    assert names[:3] == ["_input_0_y", "_input_0_uv", "_input_1"]
 
 
 @pytest.mark.parametrize(

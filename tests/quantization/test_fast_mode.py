@@ -1,4 +1,4 @@
-"""``fast_mode=True`` of convert: the same bits in less time, and when the modules run one by one."""
+"""``fast_mode=True`` of convert: the same bits in less time, and when modules run one by one."""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ from qtune.quantization import FakeQuantState, auto_calibrate, get_default_qconf
 
 from ..ranks import RANKS, on_ranks
 
-pytestmark = pytest.mark.skipif(not dist.is_available(), reason="no torch.distributed")
+pytestmark = [
+    pytest.mark.skipif(not dist.is_available(), reason="no torch.distributed"),
+    pytest.mark.qtune_slow,  # new interpreters import torch
+]
 
 X = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 

@@ -20,6 +20,7 @@ from qtune.nn.qat import iter_stubs
 from qtune.quantization import (
     PrepareMethod,
     QconfigSetter,
+    convert,
     get_qconfig,
     prepare,
     prepare_qat,
@@ -132,6 +133,22 @@ def test_models_of_all_methods_are_written(method: PrepareMethod, tmp_path: Path
     assert not any(node.doc_string for node in proto.graph.node)
 
 
+def test_the_batch_may_be_open() -> None:
+    model = prepare(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval(), X)
+    calib(model, [2 * X])
+    axes, file = {"image": {0: "n"}, "y": {0: "n"}}, io.BytesIO()
+    names = {"input_names": ["image"], "output_names": ["y"]}
+    options: dict[str, Any] = {"operator_export_type": None, "dynamic_axes": axes}
+    export_to_onnx(model, X, file, **names, **options)  # type: ignore[arg-type]
+    session = ort.InferenceSession(file.getvalue())
+    assert session.get_inputs()[0].shape == ["n", 3, 8, 8]
+    (found,) = session.run(None, {"image": torch.cat([X, X]).numpy()})
+    (single,) = session.run(None, {"image": X.numpy()})
+    assert (found == [*single, *single]).all()
+    with pytest.raises(ArgumentError, match="give input_names and output_names, too"):
+        export_to_onnx(model, X, io.BytesIO(), input_names=["image"], **options)
+
+
 def test_what_can_not_be_written_is_named() -> None:
     model = prepare_qat(nn.Sequential(nn.Conv2d(3, 4, 3)).eval())
     with pytest.raises(NotCalibratedError, match=r"export_to_onnx: nothing is calibrated for: 0"):
@@ -154,3 +171,12 @@ def test_no_half_file_is_left(tmp_path: Path) -> None:
     with pytest.raises(NotCalibratedError):
         export_to_onnx(model, X, tmp_path / "net.onnx")
     assert not list(tmp_path.glob("*.onnx*"))
+
+
+def test_a_converted_model_is_refused_with_what_writes_it(tmp_path: Path) -> None:
+    x = torch.randn(1, 3, 8, 8)
+    prepared = prepare(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).eval(), x)
+    calib(prepared, [x])
+    with pytest.raises(ArgumentError, match=r"a converted model runs programs.*export_hbir"):
+        export_to_onnx(convert(prepared), x, tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()

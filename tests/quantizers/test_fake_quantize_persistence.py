@@ -161,6 +161,14 @@ def test_configured_fixed_scale_survives_a_calibrated_state(caplog):
     assert fixed.scale.tolist() == [1 / 128]
 
 
+def test_a_fixed_scale_gives_way_to_one_that_was_set_by_hand():
+    by_hand, fixed = FakeQuantize(), FakeQuantize(FixedScaleObserver, scale=1 / 128)
+    by_hand.set_qparams(0.25)
+    reload(by_hand, fixed)
+    assert fixed.scale.tolist() == [0.25]
+    assert fixed.activation_post_process.calculate_scale().tolist() == [0.25]
+
+
 def test_only_buffers_hold_tensors_and_they_follow_the_device():
     """A28."""
     for fq in (calibrated(torch.randn(3, 4)), weight_quantizer(3)):

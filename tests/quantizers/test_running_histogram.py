@@ -9,6 +9,7 @@ from qtune.arith.histogram import magnitude_counts
 from qtune.arith.ranges import kl_range, least_squares_range, mse_candidates, percentile_range
 from qtune.dtype import qint4, qint8, qint16
 from qtune.errors import ArgumentError, NotCalibratedError
+from qtune.quantizers import histogram
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.histogram import HistogramObserver
 from qtune.quantizers.kl import KLObserver
@@ -227,9 +228,10 @@ def test_an_interrupted_reset_scale_changes_nothing(monkeypatch):
         calls.append(1)
         if len(calls) == 5:  # in the second fake-quantize
             raise KeyboardInterrupt
-        return percentile_range(*arguments)
+        return own(*arguments)
 
-    monkeypatch.setattr("qtune.quantizers.histogram.percentile_range", search)
+    own = histogram.percentile_range
+    monkeypatch.setattr(histogram, "percentile_range", search)
     with pytest.raises(KeyboardInterrupt):
         HistogramObserver.reset_scale(net, method_kwargs={"percentile": 50.0})
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
