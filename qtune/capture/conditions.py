@@ -103,10 +103,10 @@ class Conditions:
         text = guards.condition(sign, _text(operands[0]), _text(operands[1]), holds)
         self._guard(guards.check_comparison, (sign, left, right, holds), text)
 
-    def guard_value(self, size: Symbol) -> None:
-        """Record that a size or flag has the value it has."""
+    def guard_value(self, size: Symbol, use: str = "") -> None:
+        """Record that a size or flag has the value it has. ``use``: where it went."""
         check = guards.check_training if type(size) is Flag else guards.check_value
-        text = f"{_text(size)} == {size._value}"
+        text = f"{_text(size)} == {size._value}" + (f", {use}" if use else "")
         self._guard(check, (size._origin, size._value), text)
 
     def refusal(self, text: str) -> CaptureError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -66,7 +67,7 @@ def _sort(value: Any) -> str:
 
 def notes_on_state(tape: Tape, restorer: Restorer, names: dict[int, str]) -> tuple[str, ...]:
     """Plain attributes that forward sets to computed tensors: a replay doesn't."""
-    notes = list(restorer.random_notes())
+    notes = [*restorer.random_notes(), *_notes_on_inputs(tape)]
     for module, name, value in restorer.rebound_attributes():
         entries = [tape.ledger.find(tensor) for tensor in tensors_in(value)]
         if any(entry is not None and entry.node in tape.changing for entry in entries):
@@ -76,6 +77,17 @@ def notes_on_state(tape: Tape, restorer: Restorer, names: dict[int, str]) -> tup
                 "the recorded graph leaves the attribute alone"
             )
     return tuple(notes)
+
+
+def _notes_on_inputs(tape: Tape) -> Iterator[str]:
+    """Inputs that forward changes in place: a recorded graph does so too, a prepared one not."""
+    for entry in tape.ledger.entries():
+        is_input = entry.first.op == "placeholder"
+        if is_input and (entry.node is not entry.first or entry.missing):
+            yield (
+                f"forward changes its input {entry.first.target!s} in place; a prepared model "
+                "computes the same and leaves the caller's tensor as it is"
+            )
 
 
 def remove_unused(graph: fx.Graph) -> None:

@@ -54,9 +54,14 @@ class Inputs:
 def spelled(signature: inspect.Signature, args: Any, kwargs: Mapping[str, Any]) -> str:
     """The call as a user writes it down: ``qtune.Inputs(image, task='seg')``."""
     bound = signature.bind(*args, **kwargs)
-    parts = [_spelled(name, value) for name, value in zip(signature.parameters, bound.args)]
+    parts = [_spelled(name, value) for name, value in _named(signature, bound.args)]
     parts += [f"{name}={_spelled(name, value)}" for name, value in bound.kwargs.items()]
     return f"qtune.Inputs({', '.join(parts)})"
+
+
+def _named(signature: inspect.Signature, args: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    names = list(signature.parameters)
+    return [(names[min(place, len(names) - 1)], value) for place, value in enumerate(args)]
 
 
 def _spelled(name: str, value: Any) -> str:

@@ -93,6 +93,10 @@ class Ledger:
         users = {user.name for source in sources for user in source.users if user is not node}
         return tuple(sorted(users))
 
+    def entries(self) -> list[Entry]:
+        """All entries."""
+        return list(self._by_id.values())
+
     def unchanged(self) -> Iterator[Entry]:
         """Entries whose memory no one changed in place."""
         for entry in self._by_id.values():

@@ -55,7 +55,7 @@ class Program:
             self.inputs, result = branch.placeholders(graph), branch.results(graph)
         self._result: Callable[[Registers], Sequence[Any]] = self._argument(result)
         self._modes = [
-            (str(node.args[0].target).split("."), node)  # type: ignore[union-attr]
+            (str(node.args[0].target).split("."), node)
             for node in nodes
             if needs_mode(node) is not None
         ]
@@ -87,7 +87,7 @@ class Program:
     def check_mode(self) -> None:
         """Raise ``GuardError`` if a guard on a training flag will do so."""
         for path, node in self._modes:
-            check_training(attribute_at(self._root, path), *node.args[1:])  # type: ignore[arg-type]
+            check_training(attribute_at(self._root, path), *node.args[1:])
 
     def result(self, registers: Registers) -> Sequence[Any]:
         """The leaves of the result, once all steps ran."""

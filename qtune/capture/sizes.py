@@ -9,6 +9,7 @@ accept it; nothing of SymInt's own machinery is used.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,6 +18,9 @@ import torch
 from torch import fx
 
 from qtune.errors import CaptureError
+
+KEY = "the key of a lookup (dict, set, functools.lru_cache): give an example of each such size"
+"""What a guard says of a size that was hashed."""
 
 
 class SizeTape(Protocol):
@@ -32,8 +36,8 @@ class SizeTape(Protocol):
     def guard_comparison(self, function: Callable[..., Any], operands: tuple[Any, Any]) -> None:
         """Record that a comparison of sizes came out as it did."""
 
-    def guard_value(self, size: Symbol) -> None:
-        """Record that the size has the value it has."""
+    def guard_value(self, size: Symbol, use: str = "") -> None:
+        """Record that the size has the value it has; ``use``: where it went, for the message."""
 
     def refusal(self, text: str) -> CaptureError:
         """An error that ends the recording even if the model catches it."""
@@ -73,7 +77,7 @@ class Symbol:
 
 
 class SizeInt(Symbol, torch.SymInt):
-    """A size. ``+ - * // %``, ``divmod`` and the sign stay symbolic; all else is guarded."""
+    """A size. ``+ - * / // %``, ``divmod`` and the sign stay symbolic; all else is guarded."""
 
     def __init__(self, value: int, origin: fx.Node, tape: SizeTape, text: str) -> None:
         self._value = value
@@ -115,6 +119,54 @@ class SizeInt(Symbol, torch.SymInt):
         return _record(self._tape, operator.neg, (self,), f"-{self._text}")
 
 
+class SizeFloat(Symbol, torch.SymFloat):
+    """A number computed from sizes: ``size / 2``. Arithmetic with numbers and sizes, ``ceil``,
+    ``floor``, ``trunc`` and ``round`` stay symbolic; all else, torch functions too, is guarded.
+
+    Python demands a real int of ``__int__``, so ``int(size / 2)`` guards its result.
+    """
+
+    def __init__(self, value: float, origin: fx.Node, tape: SizeTape, text: str) -> None:
+        self._value = value
+        self._origin = origin
+        self._tape = tape
+        self._text = text
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return float
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __neg__(self) -> Any:
+        return _record(self._tape, operator.neg, (self,), f"-{self._text}")
+
+    def __ceil__(self) -> Any:
+        return _record(self._tape, math.ceil, (self,), f"ceil({self._text})")
+
+    def __floor__(self) -> Any:
+        return _record(self._tape, math.floor, (self,), f"floor({self._text})")
+
+    def __trunc__(self) -> Any:
+        return _record(self._tape, math.trunc, (self,), f"trunc({self._text})")
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        if ndigits is not None:
+            return round(self._leave(), ndigits)
+        return _record(self._tape, round, (self,), f"round({self._text})")
+
+    def __int__(self) -> int:
+        return int(plain(math.trunc(self))) if not self._tape.recording else self._truncated()
+
+    def _truncated(self) -> int:
+        whole: SizeInt = math.trunc(self)
+        return int(whole._leave())
+
+
 class Flag(Symbol, torch.SymBool):
     """``module.training`` as the model read it: symbolic as an argument, guarded in a branch.
 
@@ -141,8 +193,8 @@ class Flag(Symbol, torch.SymBool):
 
 
 def is_symbol(value: Any) -> bool:
-    """Whether ``value`` is a recorded size or flag (``isinstance`` says int or bool)."""
-    return type(value) is SizeInt or type(value) is Flag
+    """Whether ``value`` is recorded (``isinstance`` says int, float or bool)."""
+    return type(value) in (SizeInt, SizeFloat, Flag)
 
 
 def plain(value: Any) -> Any:
@@ -152,6 +204,10 @@ def plain(value: Any) -> Any:
 
 def _is_int(value: Any) -> bool:
     return type(value) is int or type(value) is SizeInt or type(value) is bool
+
+
+def _is_number(value: Any) -> bool:
+    return _is_int(value) or type(value) is float or type(value) is SizeFloat
 
 
 def _text(value: Any) -> str:
@@ -164,13 +220,14 @@ def _record(
     result = function(*map(plain, operands))
     if not tape.recording:
         return result
-    return SizeInt(result, tape.size_node(function, operands), tape, text)
+    kind = SizeInt if type(result) is int else SizeFloat
+    return kind(result, tape.size_node(function, operands), tape, text)
 
 
 def _arithmetic(function: Callable[..., Any], sign: str, reflected: bool) -> Callable[..., Any]:
-    def method(self: SizeInt, other: Any) -> Any:
+    def method(self: Symbol, other: Any) -> Any:
         operands = (other, self) if reflected else (self, other)
-        if _is_int(other):
+        if _is_number(other):
             text = f"({_text(operands[0])} {sign} {_text(operands[1])})"
             return _record(self._tape, function, operands, text)
         if isinstance(other, float | complex):
@@ -182,7 +239,7 @@ def _arithmetic(function: Callable[..., Any], sign: str, reflected: bool) -> Cal
 
 
 def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: SizeInt, other: Any) -> Any:
+    def method(self: Symbol, other: Any) -> Any:
         if not (_is_int(other) or isinstance(other, float)):
             return NotImplemented
         if self._tape.recording:
@@ -193,7 +250,7 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _binary_exit(function: Callable[..., Any], reflected: bool) -> Callable[..., Any]:
-    def method(self: SizeInt, other: Any, *more: Any) -> Any:
+    def method(self: Symbol, other: Any, *more: Any) -> Any:
         if not isinstance(other, int | float | complex):
             return NotImplemented
         own, other = self._leave(), plain(other)
@@ -219,11 +276,11 @@ _ARITHMETIC: dict[str, tuple[Callable[..., Any], str]] = {
     "add": (operator.add, "+"),
     "sub": (operator.sub, "-"),
     "mul": (operator.mul, "*"),
+    "truediv": (operator.truediv, "/"),
     "floordiv": (operator.floordiv, "//"),
     "mod": (operator.mod, "%"),
 }
 _LEAVING: dict[str, Callable[..., Any]] = {
-    "truediv": operator.truediv,
     "pow": pow,
     "lshift": operator.lshift,
     "rshift": operator.rshift,
@@ -247,14 +304,25 @@ def _complete(cls: type, base: type) -> None:
             setattr(cls, name, property(lambda self: self.node))
 
 
+def _key(self: Symbol) -> int:
+    """``hash(size)``: what follows is a lookup."""
+    if self._tape.recording:
+        self._tape.guard_value(self, KEY)
+    return hash(self._value)
+
+
 for _name, (_function, _sign) in _ARITHMETIC.items():
-    setattr(SizeInt, f"__{_name}__", _arithmetic(_function, _sign, reflected=False))
-    setattr(SizeInt, f"__r{_name}__", _arithmetic(_function, _sign, reflected=True))
+    for _cls in (SizeInt, SizeFloat):
+        setattr(_cls, f"__{_name}__", _arithmetic(_function, _sign, reflected=False))
+        setattr(_cls, f"__r{_name}__", _arithmetic(_function, _sign, reflected=True))
 for _name, _function in _LEAVING.items():
     setattr(SizeInt, f"__{_name}__", _binary_exit(_function, reflected=False))
     setattr(SizeInt, f"__r{_name}__", _binary_exit(_function, reflected=True))
 for _name in _COMPARISONS:
-    setattr(SizeInt, f"__{_name}__", _comparison(getattr(operator, _name)))
+    for _cls in (SizeInt, SizeFloat):
+        setattr(_cls, f"__{_name}__", _comparison(getattr(operator, _name)))
     setattr(Flag, f"__{_name}__", _exit(f"__{_name}__", bool))
+SizeInt.__hash__ = SizeFloat.__hash__ = _key  # type: ignore
 _complete(SizeInt, int)
+_complete(SizeFloat, float)
 _complete(Flag, bool)

@@ -18,7 +18,7 @@ from qtune.capture.conditions import Conditions
 from qtune.capture.ledger import Ledger
 from qtune.capture.nodes import describe, name_hint
 from qtune.capture.origins import Origins
-from qtune.capture.sizes import Flag, Symbol, is_symbol
+from qtune.capture.sizes import Flag, SizeFloat, Symbol, is_symbol
 from qtune.capture.source import caller
 from qtune.capture.structure import field_names
 from qtune.errors import CaptureError
@@ -156,8 +156,15 @@ class Tape:
                 "make it and use it inside one torch.autograd.Function or scripted module"
             ) from None
 
-    def symbol_node(self, symbol: Symbol) -> fx.Node:
-        """The node of a size or flag that is used as an argument."""
+    def symbol_node(self, symbol: Symbol) -> Any:
+        """The node of a size or flag that is used as an argument.
+
+        A fraction of sizes leaves as the number it is: what operators get stays a constant.
+        """
+        if symbol._tape is not self.conditions:  # of an earlier recording, out of a cache
+            return symbol._value
+        if type(symbol) is SizeFloat:
+            return symbol._leave()
         if type(symbol) is Flag:
             symbol.used = True
         return symbol._origin

@@ -42,7 +42,9 @@ def capture_for_qat(model: nn.Module, examples: Sequence[Inputs]) -> GraphModel:
     given = [capture(model, example, fixed=True) for example in examples]
     if any(example.training is not None for example in examples):
         return join(model, given)
-    main, aside, reasons = [], [], {}
+    main: list[GraphModel] = []
+    aside: list[GraphModel] = []
+    reasons: dict[str, None] = {}
     for example, recording in zip(examples, given, strict=True):
         pair = _pair(model, example, recording)
         if isinstance(pair, str):
@@ -59,9 +61,7 @@ def capture_for_qat(model: nn.Module, examples: Sequence[Inputs]) -> GraphModel:
     return joined
 
 
-def _pair(
-    model: nn.Module, example: Inputs, recording: GraphModel
-) -> tuple[GraphModel, ...] | str:
+def _pair(model: nn.Module, example: Inputs, recording: GraphModel) -> tuple[GraphModel, ...] | str:
     """The recordings in eval and in training mode; the reason why there is only the given one."""
     if all(needs_mode(node) is None for node in recording.graph.nodes):
         return ""

@@ -36,7 +36,8 @@ def operator_views(ops: Operators, region: Region, float_model: nn.Module) -> li
     entries: dict[str, _Entry] = {}
     for node in ops.graph.nodes:
         name = node.meta.get("name")
-        if name is None or is_aside(node) or not (node in region.quantized or name in region.reasons):
+        is_known = node in region.quantized or name in region.reasons
+        if name is None or is_aside(node) or not is_known:
             continue
         entry = entries.setdefault(name, _Entry(node, ops.op(node)))
         if entry.node is not node:

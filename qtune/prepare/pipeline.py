@@ -317,6 +317,7 @@ class _Preparation:
             _log.info("%s (%s)%s stays float: %s", op.name, op.op, op.call_site, op.reason)
         if self.rules.strict:
             raise_surprises(resolution)
-        for text in (*surprises(resolution), *at_prepare(self.float_model, prepared)):
+        notes = prepared.report.notes
+        for text in (*notes, *surprises(resolution), *at_prepare(self.float_model, prepared)):
             _log.warning("prepare: %s", text)
         return prepared

@@ -31,7 +31,7 @@ class Tape:
     def guard_comparison(self, function: Callable[..., Any], operands: tuple[Any, Any]) -> None:
         self.told.append("comparison")
 
-    def guard_value(self, size: Symbol) -> None:
+    def guard_value(self, size: Symbol, use: str = "") -> None:
         self.told.append("value")
 
     def refusal(self, text: str) -> CaptureError:
@@ -60,7 +60,7 @@ def test_operators_give_what_ints_give_and_report(name: str, value: int) -> None
         ):
             assert plain(result) == expected
             assert type(plain(result)) is type(expected)
-        stays = name in ("add", "sub", "mul", "floordiv", "mod")
+        stays = name in ("add", "sub", "mul", "truediv", "floordiv", "mod")
         assert set(tape.told) == {
             "node" if stays else "comparison" if name in ("eq", "ne", "lt", "le", "gt", "ge")
             else "value"
@@ -83,7 +83,8 @@ EXITS: dict[str, Callable[[Any], Any]] = {
     "log2": math.log2,
     "comb": lambda n: math.comb(n, 2),
     "isqrt": math.isqrt,
-    "float product": lambda n: 0.5 * n + n * 1.5 - n / 2.0,
+    "float product": lambda n: float(0.5 * n + n * 1.5 - n / 2.0),
+    "complex product": lambda n: n * 2j,
     "numpy": lambda n: np.zeros(n).shape + np.arange(n).shape,
     "numpy sqrt": lambda n: float(np.sqrt(n)),
     "bytes": bytes,

@@ -330,3 +330,27 @@ def test_the_remedy_of_the_message_works() -> None:
     assert f"example_inputs={remedy}" in str(caught.value)
     examples = [Inputs(x, 3.0).in_mode(training=t) for t in (False, True)]
     assert prepare(made(WithLoss), examples).train()(x, scale=3.0)["loss"].shape == ()
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x += 1
+        return self.conv(x)
+
+
+def test_a_change_of_an_input_is_computed_but_not_made_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = made(InPlace)
+    prepared = prepare(model, image())
+    assert "forward changes its input x in place" in prepared.report.notes[0]
+    assert "leaves the caller's tensor as it is" in caplog.text
+    set_fake_quantize(prepared, FakeQuantState._FLOAT)
+    ours, theirs = image(2), image(2)
+    assert torch.equal(prepared(ours), model(theirs))
+    assert torch.equal(ours, image(2))
+    assert torch.equal(theirs, image(2) + 1)

@@ -33,7 +33,9 @@ def model() -> nn.Module:
 
 
 def test_without_hybrid_the_operator_and_its_line_are_named() -> None:
-    with pytest.raises(NotImplementedError, match=r"pow.*test_hybrid_parts\.py.*the base or the exponent"):
+    with pytest.raises(
+        NotImplementedError, match=r"pow.*test_hybrid_parts\.py.*the base or the exponent"
+    ):
         prepare(model(), image())
 
 

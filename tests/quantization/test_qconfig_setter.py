@@ -185,6 +185,17 @@ def test_a_raised_result_reaches_the_gemm_behind_it() -> None:
     assert dtype_of(model, "classifier") == "torch.float32"
 
 
+def test_a_result_raised_to_float16_is_rounded_for_the_gemm_behind_it() -> None:
+    """A GEMM computes in integers; its operand is qint8 as the template before says."""
+    rows = [["relu0", "output", "ReLU", 1.0, "qint8", "0"]]
+    raised = SensitivityTemplate(rows, 1, high_precision_dtype=torch.float16)
+    with march.march("nash-p"):
+        model = prepare(Toy(), IMAGE, setter(raised))
+    assert dtype_of(model, "relu0") == "torch.float16"
+    assert dtype_of(model, "mid", "input-0") == "qint8"
+    assert not explain(model).corrections
+
+
 def test_for_a_sensitive_input_its_producer_is_raised() -> None:
     rows = [["mid", "input-0", "Conv2d", 1.0, "qint8", "0"]]
     model = prepare(Toy(), IMAGE, setter(SensitivityTemplate(rows, 1)))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from qtune.march import march
 from qtune.errors import ArgumentError, PrepareError, QconfigError, RunError
+from qtune.march import march
 from qtune.quantization import (
     DeQuantStub,
     QuantStub,
