@@ -67,8 +67,10 @@ float16 = FloatDType("float16", 16)
 ALL_DTYPES = (qint4, qint8, qint16, qint32)
 
 
-def quant_dtype(value: object) -> QuantDType:
+def quant_dtype(value: object, *others: str) -> QuantDType:
     """Return the dtype for a ``QuantDType``, its name, or torch's dtype of the same name.
+
+    ``others``: what else the caller takes, for the error alone.
 
     >>> quant_dtype("qint8") is qint8
     True
@@ -79,9 +81,10 @@ def quant_dtype(value: object) -> QuantDType:
     for dtype in ALL_DTYPES:
         if dtype.name == name:
             return dtype
-    known = ", ".join(d.name for d in ALL_DTYPES)
+    known = ", ".join((*(d.name for d in ALL_DTYPES), *others))
+    what = "dtype" if others else "quantized dtype"
     raise ArgumentError(
-        f"expected a quantized dtype ({known}) but got {value!r} (type={type(value).__name__})"
+        f"expected a {what} ({known}) but got {value!r} (type={type(value).__name__})"
     )
 
 

@@ -15,6 +15,7 @@ from qtune.analysis.op_types import is_one_of
 from qtune.analysis.own_error import OwnError
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.report.progress import progress
+from qtune.report.table import text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,9 @@ class LayerComparison:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __str__(self) -> str:
+        return text_table(self.rows, self.columns, index=True)
 
     def only(self, wanted: Set[str] | None) -> LayerComparison:
         """The rows of the ``wanted`` operators; all of them for ``None``."""

@@ -59,8 +59,7 @@ def write_comparison(
     folder: Path, comparison: LayerComparison, metrics: Sequence[MetricInfo]
 ) -> None:
     """Write ``compare_per_layer_out_0.txt``, ``.csv`` and ``compare_per_layer_report_0.html``."""
-    text = text_table(comparison.rows, comparison.columns, index=True)
-    write_text(folder / "compare_per_layer_out_0.txt", text + "\n")
+    write_text(folder / "compare_per_layer_out_0.txt", f"{comparison}\n")
     frame = comparison.to_pandas().reset_index(drop=True)
     write_text(folder / "compare_per_layer_out_0.csv", frame.to_csv())
     page = pages.compare_page(comparison, metrics)

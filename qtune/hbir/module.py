@@ -275,6 +275,16 @@ class HbirModule:
                 f"no function {key} in this module; it has {len(self.functions)}"
             ) from None
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the only function; ``ArgumentError`` names them where there are several."""
+        if len(self.functions) != 1:
+            known = ", ".join(function.name for function in self.functions)
+            raise ArgumentError(
+                f"this module has {len(self.functions)} functions ({known}); call one of them by "
+                "name, as in module['NAME'](...)"
+            )
+        return self.functions[0](*args, **kwargs)
+
     def __len__(self) -> int:
         return len(self.functions)
 

@@ -107,6 +107,7 @@ class PreparedModel(OfFloatClass):
         Raises ``NotCalibratedError`` with the names of all fake-quantizes that had to quantize and
         never saw data. The first training run says in the log if it is one by accident.
         """
+        refuse_trace(self)
         if self.training and not self._has_trained:
             self._has_trained = True
             note_first_training(self)

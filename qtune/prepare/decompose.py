@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -121,9 +121,7 @@ class _Parts:
             try:
                 self._emit()
             finally:
-                for node in reversed(list(self.ops.graph.nodes)):
-                    if node not in before:
-                        self.ops.graph.erase_node(node)
+                _erase_all_but(before, self.ops.graph)
 
     def replace(self) -> None:
         node = self.node
@@ -340,6 +338,12 @@ def _detach_facts(node: fx.Node) -> None:
         return
     if all(user.target in _FACTS for user in node.users):
         node.replace_all_uses_with(source)
+
+
+def _erase_all_but(kept: Set[fx.Node], graph: fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        if node not in kept:
+            graph.erase_node(node)
 
 
 def _redirect_items(node: fx.Node, results: tuple[Any, ...]) -> None:

@@ -43,11 +43,9 @@ def port_dtype(value: object, where: str) -> PortDType:
     if is_float16(value):
         return float16
     try:
-        return quant_dtype(value)
+        return quant_dtype(value, "torch.float16", "for float torch.float32 or None")
     except ArgumentError as error:
-        raise QconfigError(
-            f"{where}: {error}; or torch.float16; or torch.float32 or None for float"
-        ) from None
+        raise QconfigError(f"{where}: {error}") from None
 
 
 def is_dtype(value: object) -> bool:

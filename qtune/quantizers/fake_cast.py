@@ -40,7 +40,8 @@ class FakeCast(nn.Module):
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
             raise ArgumentError(
-                f"{self.name or 'FakeCast'}: expected a floating torch tensor but got {got}"
+                f"{self.name or 'FakeCast'}: expected a floating torch tensor but got {got}; "
+                "convert it before the call, nothing is converted silently"
             )
         if self.state in (FakeQuantState.CALIBRATION, FakeQuantState._FLOAT):
             return x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -16,7 +17,13 @@ from qtune.errors import GuardError
 from qtune.modes import QATMode, get_qat_mode, set_qat_mode
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
-from qtune.quantization import FakeQuantState, hbdk4, prepare, set_fake_quantize
+from qtune.quantization import (
+    FakeQuantState,
+    convert_fx,
+    hbdk4,
+    prepare,
+    set_fake_quantize,
+)
 
 
 def image(seed: int = 1) -> Tensor:
@@ -330,6 +337,34 @@ def test_the_remedy_of_the_message_works() -> None:
     assert f"example_inputs={remedy}" in str(caught.value)
     examples = [Inputs(x, 3.0).in_mode(training=t) for t in (False, True)]
     assert prepare(made(WithLoss), examples).train()(x, scale=3.0)["loss"].shape == ()
+
+
+def test_quantized_modules_have_no_training_branch() -> None:
+    results = []
+    for example in ([Inputs(image()).in_mode(training=False)], image()):
+        prepared = prepare(made(DropPath), example).eval()
+        set_fake_quantize(prepared, FakeQuantState.CALIBRATION)
+        prepared(image())
+        set_fake_quantize(prepared, FakeQuantState.VALIDATION)
+        quantized = convert_fx(prepared)
+        assert quantized.graph_branches == ()
+        results.append(quantized(image(5)))
+    assert torch.equal(*results)
+    assert prepared.train()(image()).shape == (4, 4, 8, 8)  # is left as it was
+
+
+def test_copies_and_files_keep_both_branches() -> None:
+    prepared = prepare(made(DropPath), image())
+    buffer = io.BytesIO()
+    torch.save(prepared, buffer)
+    buffer.seek(0)
+    for again in (copy.deepcopy(prepared), torch.load(buffer, weights_only=False)):
+        results = []
+        for model in (prepared, again):
+            set_fake_quantize(model.train(), FakeQuantState._FLOAT)
+            torch.manual_seed(3)
+            results.append(model(image()))
+        assert torch.equal(*results)
 
 
 class InPlace(nn.Module):
