@@ -81,11 +81,9 @@ def quant_dtype(value: object, *others: str) -> QuantDType:
     for dtype in ALL_DTYPES:
         if dtype.name == name:
             return dtype
-    known = ", ".join((*(d.name for d in ALL_DTYPES), *others))
-    what = "dtype" if others else "quantized dtype"
-    raise ArgumentError(
-        f"expected a {what} ({known}) but got {value!r} (type={type(value).__name__})"
-    )
+    known = ", ".join(d.name for d in ALL_DTYPES)
+    wanted = ", or ".join((f"a quantized dtype ({known})", *others))
+    raise ArgumentError(f"expected {wanted} but got {value!r} (type={type(value).__name__})")
 
 
 def is_float16(value: object) -> bool:

@@ -19,6 +19,7 @@ from qtune.nn.first_training import note_first_training
 from qtune.nn.float_mode import not_observing
 from qtune.nn.preserved import OfFloatClass
 from qtune.nn.qat.op import QATOp
+from qtune.nn.untraceable import refuse_trace
 from qtune.qconfig.plan import Resolution
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import forward_scope

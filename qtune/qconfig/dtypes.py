@@ -43,7 +43,7 @@ def port_dtype(value: object, where: str) -> PortDType:
     if is_float16(value):
         return float16
     try:
-        return quant_dtype(value, "torch.float16", "for float torch.float32 or None")
+        return quant_dtype(value, "torch.float16", "torch.float32 or None for float")
     except ArgumentError as error:
         raise QconfigError(f"{where}: {error}") from None
 

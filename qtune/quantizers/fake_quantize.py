@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -30,6 +30,9 @@ _GRID = "dtype"
 
 HEADROOM = 2.0
 """How much further than observed the range of values with known bounds reaches."""
+
+_ROUNDED = 1.01
+"""How far beyond its bound a sum of rounded terms may lie."""
 
 
 class FakeQuantize(Float32Module):
@@ -235,8 +238,9 @@ class FakeQuantize(Float32Module):
             return low, high
         least, most = observer.min_val, observer.max_val
         if self.bounds is not None:
-            least = torch.minimum(least, (least / HEADROOM).clamp(min=self.bounds[0]))
-            most = torch.maximum(most, (most * HEADROOM).clamp(max=self.bounds[1]))
+            lowest, highest = self._present_bounds()
+            least = torch.minimum(least, torch.maximum(least / HEADROOM, lowest))
+            most = torch.maximum(most, torch.minimum(most * HEADROOM, highest))
         if self.power_of_two:
             least = torch.where(-least > most, low, least)
             most = torch.where(most >= -observer.min_val, high, most)
@@ -305,8 +309,25 @@ class FakeQuantize(Float32Module):
         scale = observer.calculate_scale(grid)
         if self.bounds is None or bool((observer.threshold > 0).any()):
             return scale
-        bound = torch.as_tensor(scale_from_absmax(np.float32(self.bounds[1]), grid))
+        _, highest = self._present_bounds()
+        bound = torch.as_tensor(scale_from_absmax(highest.cpu().numpy(), grid))
         return torch.maximum(scale, torch.minimum(HEADROOM * scale, bound.to(scale.device)))
+
+    def _present_bounds(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The bounds, float32 [C] each; 0 and the largest float where data went beyond them.
+
+        A bound that counts elements (the sum of a softmax) is that of the example's size; data of
+        a larger size show that it is not theirs.
+        """
+        observer = self.activation_post_process
+        least, most = observer.min_val, observer.max_val
+        low, high = self.bounds or (0.0, math.inf)
+        beyond = (least * _ROUNDED < low) | (most > high * _ROUNDED)
+        largest = torch.finfo(torch.float32).max
+        return (
+            torch.full_like(least, low).masked_fill(beyond, 0.0),
+            torch.full_like(most, high).masked_fill(beyond, largest),
+        )
 
     def _pass_unobserved(self, x: torch.Tensor) -> torch.Tensor:
         scope = current_scope()

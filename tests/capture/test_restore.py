@@ -48,7 +48,8 @@ def test_rng_and_batch_norm_statistics_and_attributes_are_left_alone() -> None:
     assert model.training
     assert torch.equal(x, given)
     assert all(parameter.grad is None for parameter in model.parameters())
-    drawn, cached = recorded.report.notes
+    drawn, changed, cached = recorded.report.notes
+    assert "forward changes its input x in place" in changed
     assert "Python or NumPy" in drawn
     assert "forward sets cached to a computed tensor" in cached
 

@@ -248,10 +248,10 @@ class QATOp(nn.Module):
 
     @property
     def weight_index(self) -> int:
-        """Position of the weight among the operands."""
+        """Position of the weight among the operands. torch.jit asks modules for all properties."""
         role = self.spec.weight_role
         if role is None:
-            raise PrepareError(f"{self.name}: {self.op} has no weight to quantize")
+            raise AttributeError(f"{self.name}: {self.op} has no weight to quantize")
         return self.spec.roles.index(role)
 
     def extra_repr(self) -> str:

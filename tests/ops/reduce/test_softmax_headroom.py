@@ -87,6 +87,17 @@ def test_known_bounds_limit_the_headroom() -> None:
     assert (low, high) == pytest.approx((0.2, 0.4), abs=s16(0.4))
 
 
+def test_bounds_of_the_example_give_way_to_data_of_a_larger_size() -> None:
+    model = prep(nn.Sequential(nn.Softmax(-1)), torch.zeros(3, 5))
+    calib(model, [torch.zeros(3, 20)])
+    assert out_scale(model, "0.sum") == s16(2 * 20.0)
+    inverse = op(model, "0.reciprocal").activation_post_process
+    assert inverse is not None
+    low, high = (float(value) for value in inverse.observed_range())
+    # one int16 step of rounding
+    assert (low, high) == pytest.approx((0.025, 0.1), abs=s16(0.1))
+
+
 def test_a_scale_with_headroom_survives_saving_and_a_scale_by_hand_has_none() -> None:
     x = 5 * torch.randn(4, 9)
     model, other = (prep(nn.Sequential(nn.Softmax(-1)), x) for _ in range(2))
