@@ -44,6 +44,7 @@ from qtune.ops.registry import kernel as find_kernel
 
 _QUANTIZED = (QValue, QConst, Pending)
 OUTSIDE = "it lies outside the quantized region: its inputs are float"
+FLOAT_INPUT = "its weight is quantized but its input is float: put a QuantStub before it"
 KEPT = "precision_config keeps it float"
 TABLE_BY_NOW = "export made it a look-up table; prepare it with hybrid=True and a hybrid_dict"
 BORDER = "float16 border"
@@ -137,8 +138,7 @@ class Walk:
             if makes_grid(node) or isinstance(error, MarchError):
                 self._violate(Violation.of(_op(node), str(error), self._names))
                 return tuple(self._stand_in(value) for value in node.outputs)
-            reason = str(error) if _any_quantized(operands) else OUTSIDE
-            return self._keep_float(node, operands, reason)
+            return self._keep_float(node, operands, _why_float(operands, error))
 
     def _violate(self, violation: Violation) -> None:
         if violation not in self.violations:
@@ -216,11 +216,9 @@ class Walk:
         return exact.value  # type: ignore[no-any-return]
 
     def _leave_integers(self, operand: QValue | Pending) -> FloatValue | None:
-        return (
-            operand.dequantize(self.ctx)
-            if isinstance(operand, Pending)
-            else (self.ctx.dequantize(operand))
-        )
+        if isinstance(operand, Pending):
+            return operand.dequantize(self.ctx)
+        return self.ctx.dequantize(operand)
 
     def _check_way_back(self, value: ir.Value) -> None:
         """A float operator between quantized ones, without stubs around it, is a violation."""
@@ -251,7 +249,10 @@ class Walk:
         self._makers[value] = "" if _is_requantized_input(node) else _op(node)
 
     def _was_integer(self, node: ir.Node) -> bool:
-        """Whether a float operator on dequantized integers made what ``node`` quantizes."""
+        """Whether a float operator with an input or a weight in integers made what it quantizes."""
+        note = self._floats.get(_op(node))
+        if note is not None and note.message == FLOAT_INPUT:
+            return True
         source = node.inputs[0] if node.inputs else None
         made = None if source is None else self._env.get(source)
         return isinstance(made, FloatValue) and bool(self._implicit.get(made.value))
@@ -367,6 +368,13 @@ def _outside(value: ir.Value, copy: ir.Value) -> Operand:
 
 def _any_quantized(operands: Iterable[Operand | None]) -> bool:
     return any(isinstance(operand, _QUANTIZED) for operand in operands)
+
+
+def _why_float(operands: Iterable[Operand | None], error: Exception) -> str:
+    quantized = [operand for operand in operands if isinstance(operand, _QUANTIZED)]
+    if all(isinstance(operand, QConst) for operand in quantized):
+        return FLOAT_INPUT if quantized else OUTSIDE
+    return str(error)
 
 
 def is_float(value: ir.Value) -> bool:

@@ -46,10 +46,11 @@ class SizeTape(Protocol):
 class Symbol:
     """A plain value with the node that computes it and its text in messages."""
 
-    _value: Any
-    _origin: fx.Node
-    _tape: SizeTape
-    _text: str
+    def __init__(self, value: Any, origin: fx.Node, tape: SizeTape, text: str) -> None:
+        self._value = value
+        self._origin = origin
+        self._tape = tape
+        self._text = text
 
     def _leave(self) -> Any:
         """The plain value; from here on nothing is known of where it went, so it is guarded."""
@@ -78,12 +79,6 @@ class Symbol:
 
 class SizeInt(Symbol, torch.SymInt):
     """A size. ``+ - * / // %``, ``divmod`` and the sign stay symbolic; all else is guarded."""
-
-    def __init__(self, value: int, origin: fx.Node, tape: SizeTape, text: str) -> None:
-        self._value = value
-        self._origin = origin
-        self._tape = tape
-        self._text = text
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -126,12 +121,6 @@ class SizeFloat(Symbol, torch.SymFloat):
     Python demands a real int of ``__int__``, so ``int(size / 2)`` guards its result.
     """
 
-    def __init__(self, value: float, origin: fx.Node, tape: SizeTape, text: str) -> None:
-        self._value = value
-        self._origin = origin
-        self._tape = tape
-        self._text = text
-
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         return float
@@ -173,12 +162,7 @@ class Flag(Symbol, torch.SymBool):
     ``used`` tells whether it went anywhere; an ``is`` test leaves no trace.
     """
 
-    def __init__(self, value: bool, origin: fx.Node, tape: SizeTape, text: str) -> None:
-        self._value = value
-        self._origin = origin
-        self._tape = tape
-        self._text = text
-        self.used = False
+    used = False
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

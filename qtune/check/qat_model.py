@@ -16,7 +16,7 @@ from qtune.check.calls import call_counts, countable, uncalled
 from qtune.check.misconceptions import NOT_CENTRED, uncentred_images
 from qtune.errors import ArgumentError
 from qtune.nn.eager import as_graph
-from qtune.nn.prepared import PreparedModel, UnfusedOps
+from qtune.nn.prepared import ORIGIN_CALL, PreparedModel, UnfusedOps
 from qtune.nn.propagate import Port, operand_port, value_ports
 from qtune.nn.qat.op import QATOp, iter_ops
 from qtune.ops.spec import FuseRole
@@ -113,13 +113,21 @@ class CheckReport:
     def __str__(self) -> str:
         return "\n\n".join(self._sections()) + "\n"
 
-    def abnormal(self) -> str:
-        """Only what asks for a look: unfused patterns, odd call counts, unexpected qconfigs."""
+    def structure(self) -> str:
+        """What is odd in the structure: unfused patterns and call counts."""
         parts = list(self._unfused_text())
         if any(count != 1 for count in self.call_counts.values()):
             parts.append(self._calls_text())
+        return "\n\n".join(parts)
+
+    def abnormal(self) -> str:
+        """Only what asks for a look: the odd structure, unexpected qconfigs."""
         odd = [message for message in self.messages if not message.normal]
-        return "\n\n".join([*parts, *_messages_text(odd)])
+        return "\n\n".join(filter(None, [self.structure(), *_messages_text(odd)]))
+
+    def write(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``model_check_result.txt`` into ``folder``."""
+        write_text(Path(folder) / "model_check_result.txt", str(self))
 
     def _sections(self) -> Iterator[str]:
         yield from self._unfused_text()
@@ -181,17 +189,35 @@ def check_qat_model(
             "check_qat_model: expected a model made by prepare but got "
             f"{type(model).__module__}.{type(model).__qualname__}"
         )
-    examples = as_example_list(example_inputs, "check_qat_model", ArgumentError)
-    is_one = not isinstance(example_inputs, list)
-    branch = model.select_branch(examples[0]) if is_one else without_aside(model)
-    report = report_on(branch, model, examples[0])
+    report = _report(model, example_inputs)
     abnormal = report.abnormal()
     if abnormal:
         show(abnormal)
     if save_results:
-        folder = Path(out_dir) if out_dir is not None else Path(".model_check_results")
-        write_text(folder / "model_check_result.txt", str(report))
+        report.write(".model_check_results" if out_dir is None else out_dir)
     return report
+
+
+def check_prepared(
+    model: PreparedModel, example_inputs: Any, out_dir: str | os.PathLike[str]
+) -> None:
+    """The check that ``prepare`` makes: the report is written, the structure shown.
+
+    How the operators are configured is in the file only: that much the user asked for, or a rule
+    decided, and the log says what was corrected.
+    """
+    report = _report(model, example_inputs)
+    text = report.structure()
+    if text:
+        show(text)
+    report.write(out_dir)
+
+
+def _report(model: PreparedModel, example_inputs: Any) -> CheckReport:
+    examples = as_example_list(example_inputs, "check_qat_model", ArgumentError)
+    is_one = not isinstance(example_inputs, list)
+    branch = model.select_branch(examples[0]) if is_one else without_aside(model)
+    return report_on(branch, model, examples[0])
 
 
 def report_on(model: PreparedModel, whole: PreparedModel, inputs: Inputs) -> CheckReport:
@@ -282,8 +308,11 @@ def _messages(
     plans = {} if model.resolution is None else model.resolution.plans
     high_precision = {name for name, plan in plans.items() if plan.high_precision}
     high_precision |= {name for name, group in groups.items() if group in high_precision}
+    parts = {op.name for node, op in model.operators() if ORIGIN_CALL in node.meta}
     for name, op in ops.items():
-        texts = list(_texts(op, configs[name], configs[groups[name]]))
+        texts = list(_weight_texts(op))
+        if name not in parts:  # what parts give is prepare's rule
+            texts += _texts(op, configs[name], configs[groups[name]])
         for text in texts:
             normal = text == _FLOAT_RESULT and name in high_precision
             yield Message(name, _type(op), text, normal)
@@ -295,13 +324,16 @@ def _images(model: PreparedModel, ops: Mapping[str, QATOp]) -> Iterator[Message]
         yield Message(name, _type(ops[name]), f"{NOT_CENTRED}: {text}")
 
 
+def _weight_texts(op: QATOp) -> Iterator[str]:
+    if op.weight_fake_quant is not None and str(op.weight_fake_quant.dtype) != "qint8":
+        yield f"{op.weight_fake_quant.dtype} weight!!!"
+
+
 def _texts(op: QATOp, config: OutputConfig, last: OutputConfig) -> Iterator[str]:
-    """Messages about ``op``; ``last`` is the last member of its fused group."""
+    """Messages about the result of ``op``; ``last`` is the last member of its fused group."""
     own = op.activation_post_process
     if isinstance(own, FakeQuantize) and own.activation_post_process.is_fixed:
         yield f"Fixed scale {float(own.scale.detach().reshape(-1)[0]):.7g}"
-    if op.weight_fake_quant is not None and str(op.weight_fake_quant.dtype) != "qint8":
-        yield f"{op.weight_fake_quant.dtype} weight!!!"
     inputs = {dtype for dtype in config.input_dtypes if dtype != FLOAT32}
     casts = isinstance(own, FakeCast) and op.spec.fuse is FuseRole.GEMM  # its operands are integers
     if own is not None and inputs and inputs != {config.out_dtype} and not casts:

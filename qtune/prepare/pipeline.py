@@ -15,6 +15,7 @@ from torch import nn
 from qtune.capture.fusion import FusionResult
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import as_example_list
+from qtune.check.finite import non_finite_inputs
 from qtune.check.misconceptions import at_prepare
 from qtune.errors import PrepareError
 from qtune.march import March, get_march
@@ -122,6 +123,8 @@ def prepare(
     if method is PrepareMethod.SYMBOLIC:
         example_inputs = symbolic_example(float_model, example_inputs)
     examples = as_example_list(example_inputs)
+    for text in non_finite_inputs(examples, float_model):
+        _log.warning("prepare: %s", text)
     prepared = steps(capture_for_qat(work, examples), method)
     write_run_files(prepared, examples)
     return prepared

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtune.check.qat_model import check_qat_model
+from qtune.check.qat_model import check_prepared
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import Port, operand_port, value_ports
 from qtune.nn.qat import QATOp
@@ -99,7 +99,7 @@ def write_run_files(model: PreparedModel, inputs: Any) -> None:
         write_with(directory / DTYPES_FILE, lambda path: torch.save(dtypes, path))
         write_text(directory / f"{DTYPES_FILE}.py", _readable(dtypes))
         write_text(directory / "fx_graph.txt", graph_text(model))
-        check_qat_model(model, inputs, save_results=True, out_dir=directory)
+        check_prepared(model, inputs, directory)
     except OSError as error:
         _log.warning("prepare: no files in %s: %s", directory, error)
 
