@@ -1,4 +1,4 @@
-"""Example inputs with NaN or infinite values: ``prepare`` says so, since it runs the model on them."""
+"""Example inputs with NaN or infinite values, which ``prepare`` runs the model on."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def non_finite_inputs(examples: Sequence[Inputs], model: nn.Module) -> list[str]
 
 
 def _is_odd(leaf: object) -> bool:
-    if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+    if not isinstance(leaf, torch.Tensor) or leaf.is_meta or not leaf.is_floating_point():
         return False
     return bool((leaf.isnan() | leaf.isposinf()).any())

@@ -15,7 +15,7 @@ from qtune.modes import QATMode
 from qtune.nn.first_training import note_first_training
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.quantized import PreservedOp, QuantizedOp
-from qtune.nn.untraceable import refuse_trace
+from qtune.nn.untraceable import refuse_trace_of_prepared
 from qtune.qconfig.plan import Resolution
 from qtune.quantizers.scope import forward_scope
 
@@ -88,7 +88,7 @@ def _enter(model: nn.Module, args: Any) -> None:
     scope.__enter__()
     vars(model)[_SCOPES].append(scope)
     if not any(isinstance(module, (QuantizedOp, PreservedOp)) for module in model.modules()):
-        refuse_trace(model)  # a converted model keeps these hooks
+        refuse_trace_of_prepared(model)  # a converted model keeps these hooks
 
 
 def _close_interrupted(model: nn.Module) -> None:

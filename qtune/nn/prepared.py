@@ -19,7 +19,7 @@ from qtune.nn.first_training import note_first_training
 from qtune.nn.float_mode import not_observing
 from qtune.nn.preserved import OfFloatClass
 from qtune.nn.qat.op import QATOp
-from qtune.nn.untraceable import refuse_trace
+from qtune.nn.untraceable import refuse_trace_of_prepared
 from qtune.qconfig.plan import Resolution
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import forward_scope
@@ -108,7 +108,7 @@ class PreparedModel(OfFloatClass):
         Raises ``NotCalibratedError`` with the names of all fake-quantizes that had to quantize and
         never saw data. The first training run says in the log if it is one by accident.
         """
-        refuse_trace(self)
+        refuse_trace_of_prepared(self)
         if self.training and not self._has_trained:
             self._has_trained = True
             note_first_training(self)
@@ -159,9 +159,10 @@ class PreparedModel(OfFloatClass):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         except RuntimeError as error:
             raise RuntimeError(
-                f"{error}\n\t{added}{_about_wrapping(self, state_dict)}This model was made by prepare: its state also holds the "
-                "fake-quantizes. Load states of models prepared from the same float model with "
-                "the same qconfig; load float weights into the float model, before prepare."
+                f"{error}\n\t{added}{_about_wrapping(self, state_dict)}This model was made by "
+                "prepare: its state also holds the fake-quantizes. Load states of models prepared "
+                "from the same float model with the same qconfig; load float weights into the "
+                "float model, before prepare."
             ) from None
 
     def _load_from_state_dict(

@@ -33,7 +33,12 @@ def operators_in(model: PreparedModel, *paths: str) -> nn.ModuleList:
             found[op] = None
             missing.pop(path, None)
     if missing or not paths:
-        parts = ", ".join(name for name, _ in model.named_children() if name[0] != "_")
+        calls = [(op, node.meta) for node, op in model.operators()]
+        parts = ", ".join(
+            name
+            for name, _ in model.named_children()
+            if name[0] != "_" and any(_belongs(op, meta, name) for op, meta in calls)
+        )
         raise ArgumentError(
             f"operators_in: the model has no operator in {', '.join(map(repr, missing)) or '()'}; "
             f"its parts are: {parts}"

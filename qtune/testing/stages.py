@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -193,7 +193,8 @@ class Stages:
     def pre_export(self) -> nn.Module:
         """The calibrated model with its look-up tables in fixed point."""
         with march(self.march):
-            return self._mark(pre_export(self.calib), "calib.pt")
+            exportable: nn.Module = pre_export(self.calib)
+        return self._mark(exportable, "calib.pt")
 
     @cached_property
     def qat_bc(self) -> HbirModule:
@@ -212,7 +213,8 @@ class Stages:
         if path is None:
             folder = tempfile.mkdtemp(prefix="qtune-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            return compiler.compile(self.quantized_bc, Path(folder) / "model.hbm", self.march)
+            made = compiler.compile(self.quantized_bc, Path(folder) / "model.hbm", self.march)
+            return cast(compiler.Hbm, made)  # what the suffix .hbm gives
 
         def compile_to(_: object, partial: Path) -> object:
             return compiler.compile(self.quantized_bc, partial, self.march)

@@ -177,3 +177,14 @@ def test_selection_by_prefix_and_type() -> None:
     assert selected(run, ("stem",), (nn.Conv2d,)) == {"stem.0"}
     assert selected(run, None, (nn.Conv2d,)) == {"stem.0", "conv"}
     assert selected(run, None, (torch.sigmoid,)) == {"_generated_sigmoid_0"}
+
+
+def test_a_comparison_prints_as_a_table_of_its_rows() -> None:
+    x = torch.rand(1, 3, 8, 8)
+    model = Block().eval()
+    found = compared(model, calibrated(model, x), x)
+    lines = [line for line in str(found).splitlines() if line.startswith("| ")]
+    header, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert header == ["", *found.columns]
+    expected = [[str(i), str(row["mod_name"])] for i, row in enumerate(found.rows)]
+    assert [row[:2] for row in rows] == expected

@@ -300,6 +300,6 @@ def test_a_model_that_fails_on_its_example_says_so() -> None:
         "Net",
         "to have 3 channels, but got 4",
         "example inputs",
-        "runs without qtune",
+        "Check that the float model runs on them",
     )
     assert "Traceback" not in text

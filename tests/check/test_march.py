@@ -14,7 +14,16 @@ from qtune.bpu.convert import convert
 from qtune.errors import ArgumentError
 from qtune.hbir.export import export
 from qtune.nn.prepared import PreparedModel
-from qtune.quantization import FakeQuantState, QuantStub, check_model, prepare, set_fake_quantize
+from qtune.quantization import (
+    DeQuantStub,
+    FakeQuantState,
+    PrepareMethod,
+    QuantStub,
+    check_model,
+    prepare,
+    set_fake_quantize,
+)
+from qtune.quantization import convert as convert_torch
 from qtune.utils import check_model as facade
 
 X = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -132,3 +141,36 @@ def test_wrong_arguments_are_named() -> None:
         check_model(prepared)
     with pytest.raises(ArgumentError, match="one of ddr, resizer, pyramid"):
         check_model(prepared, X, input_source="camera")
+
+
+def two_convolutions() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), DeQuantStub())
+
+
+@pytest.mark.parametrize("deploy", [False, True], ids=["prepared", "converted"])
+def test_an_eager_layer_on_float_inputs_does_not_pass(
+    deploy: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    eager = calibrated(two_convolutions(), method=PrepareMethod.EAGER)
+    assert check_model(convert_torch(eager) if deploy else eager, X) == 1
+    shown = capsys.readouterr().out
+    assert "check_model: 0: it runs on the CPU: its weight is quantized but its input is" in shown
+    assert "check_model: 2" not in shown
+
+
+def test_stubs_of_the_user_or_of_prepare_let_the_same_layers_pass() -> None:
+    stubbed = nn.Sequential(QuantStub(), *two_convolutions())
+    assert check_model(calibrated(stubbed, method=PrepareMethod.EAGER), X) == 0
+    assert check_model(calibrated(two_convolutions()), X) == 0
+
+
+def test_a_layer_that_its_qconfig_keeps_float_is_named_with_that_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = nn.Conv2d(3, 3, 1)
+    first.qconfig = None
+    model = nn.Sequential(first, QuantStub(), *two_convolutions())
+    assert check_model(calibrated(model, method=PrepareMethod.EAGER), X) == 1
+    shown = capsys.readouterr().out
+    assert "its qconfig is None" in shown
+    assert "its weight is quantized" not in shown

@@ -181,3 +181,31 @@ def test_a_high_precision_output_of_the_model_is_in_the_file_only(
     report = check_qat_model(prepare(Clean().eval(), X), X)
     assert "activation is None. Maybe output layer?" in str(report)
     assert capsys.readouterr().out == ""
+
+
+class WithSoftmax(Clean):
+    """Clean, with an operator that prepare takes apart."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(1)
+
+
+def test_parts_that_prepare_made_are_as_expected() -> None:
+    report = check_qat_model(prepare(WithSoftmax().eval(), X), X)
+    assert {row.out_dtype for row in report.outputs} >= {"qint8", "qint16"}
+    assert report.messages == ()
+
+
+def test_prepare_shows_the_structure_and_writes_what_was_chosen(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QTUNE_RUN_DIR", str(tmp_path))
+    fixed = ModuleNameTemplate({"": qint8, "quant": {"dtype": qint8, "threshold": 1.0}})
+    setter = QconfigSetter(get_qconfig(), [fixed])
+    prepare(Clean().eval(), X, setter)
+    assert capsys.readouterr().out == ""
+    assert "Fixed scale 0.0078125" in (tmp_path / "model_check_result.txt").read_text()
+    prepare(Net().eval(), X, setter)
+    shown = capsys.readouterr().out
+    assert "Modules that do not run exactly once:" in shown
+    assert "Please check" not in shown

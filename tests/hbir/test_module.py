@@ -115,3 +115,11 @@ def test_unknown_mode_is_refused():
 def test_qat_module_has_no_reference_mode():
     with pytest.raises(ArgumentError, match="convert it first"):
         relu_module()[0].run({"_input_0": X}, mode="reference")
+
+
+def test_a_module_calls_its_only_function_and_asks_where_it_has_several():
+    module = relu_module()
+    assert torch.equal(module(X), Y)
+    module.functions = (*module.functions, *relu_module().functions)
+    with pytest.raises(ArgumentError, match=r"has 2 functions \(.+, .+\); call one of them"):
+        module(X)

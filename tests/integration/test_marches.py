@@ -212,6 +212,13 @@ def test_convert_for_another_march_names_operator_reason_and_remedy() -> None:
     assert reason == "linear does not run on bernoulli2; keep it outside the stubs"
 
 
+def test_a_march_that_can_run_the_module_gives_the_same_integers() -> None:
+    exported = export(calibrated(convolutions(), "nash-e"), IMAGE)
+    own, other = convert(exported, "nash-e"), convert(exported, "bayes")
+    assert (own.march, other.march) == ("nash-e", "bayes")
+    assert torch.equal(own[0](IMAGE), other[0](IMAGE))
+
+
 def test_convert_of_int16_for_an_int8_march_names_the_gemm_and_the_stub() -> None:
     lines = convert_error(calibrated(convolutions(), "nash-e", qint16), "bernoulli2")
     named = {line.split(" (")[0].partition(":")[0] for line in lines}

@@ -70,7 +70,10 @@ def test_inputs_one_by_one():
         ({"conv": True}, "a threshold is a positive number"),
         ({"conv": float("nan")}, "a threshold is a positive number"),
         ({"conv": "qint9"}, "ModuleNameTemplate 'conv': expected a quantized dtype"),
-        ({"conv": torch.int32}, "expected a quantized dtype"),
+        (
+            {"conv": torch.int32},
+            r"\(qint4, .*\), or torch.float16, or torch.float32 or None for float but got torch",
+        ),
         ({"conv": {"output": [qint8, qint8]}}, "output takes one dtype"),
         ({3: qint8}, "a name must be a string"),
         ([("conv", qint8)], "expected a mapping"),

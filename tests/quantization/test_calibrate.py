@@ -181,6 +181,17 @@ def test_the_operators_of_a_part_include_the_functions_in_its_forward() -> None:
         operators_in(p, "left", "middle")
 
 
+def test_the_parts_named_for_a_wrong_path_are_those_with_operators() -> None:
+    class Unused(TwoHeads):
+        def __init__(self) -> None:
+            super().__init__()
+            self.aside = nn.ReLU()
+
+    p = prepare(Unused(), X)
+    with pytest.raises(ArgumentError, match=r"in 'aside'; its parts are: backbone, left, right$"):
+        operators_in(p, "aside")
+
+
 def test_one_head_is_calibrated_on_its_own_data_while_the_others_stay() -> None:
     p = auto_calibrate(prepare(TwoHeads(), X), [X])
     before = scales(p)

@@ -49,6 +49,8 @@ def test_other_dtypes_are_refused(wrong):
         FakeCast(dtype=wrong)
     with pytest.raises(ArgumentError, match="conv: expected a floating torch tensor"):
         FakeCast(name="conv")(torch.tensor([1]))
+    with pytest.raises(ArgumentError, match=r"got torch.uint8; convert it before the call"):
+        FakeCast()(torch.zeros(2, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("state", list(FakeQuantState))

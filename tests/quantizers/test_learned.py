@@ -1,6 +1,5 @@
 """What LSQ and PACT share: a scale that is trained, kept positive, saved as any other."""
 
-import logging
 import math
 
 import pytest
@@ -317,19 +316,3 @@ def test_pact_learns_alpha_from_what_saturates_alone():
     fq = PACT().eval()
     fq(torch.tensor([7.0, 8.0, -9.0, 1.0])).backward(torch.tensor([1.0, 10.0, 100.0, 1000.0]))
     assert fq.alpha.grad.tolist() == [11 * 127 / 128 - 100]
-
-
-def test_pact_keeps_its_start_where_an_uncalibrated_state_is_loaded():
-    fq = reload(FakeQuantize(), PACT(alpha=4.0).eval())
-    assert fq.alpha.tolist() == [4.0]
-    assert torch.equal(fq(torch.tensor([9.0])), torch.tensor([127 * 4 / 128]))
-
-
-def test_a_fixed_configuration_is_not_moved_by_a_learned_state(caplog):
-    fq = calibrated(LSQ, torch.ones(3))
-    with torch.no_grad():
-        fq.scale.mul_(0.3)
-    with caplog.at_level(logging.WARNING):
-        other = reload(fq, FakeQuantize(FixedScaleObserver, scale=0.5))
-    assert other.scale.tolist() == [0.5]
-    assert "is not taken" in caplog.text

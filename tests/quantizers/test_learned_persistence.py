@@ -2,6 +2,7 @@
 
 import copy
 import io
+import logging
 import pickle
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from qtune.dtype import qint8, qint16
 from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.fixed import FixedScaleObserver
 from qtune.quantizers.state import set_fake_quantize
 
 from .learned import (
@@ -109,3 +111,19 @@ def test_deepcopy_and_pickle_share_nothing_and_keep_everything(kind):
             learned_of(twin).mul_(3)
         assert torch.equal(fq.scale, before)
         assert torch.equal(twin.scale, before * 3)
+
+
+def test_pact_keeps_its_start_where_an_uncalibrated_state_is_loaded():
+    fq = reload(FakeQuantize(), PACT(alpha=4.0).eval())
+    assert fq.alpha.tolist() == [4.0]
+    assert torch.equal(fq(torch.tensor([9.0])), torch.tensor([127 * 4 / 128]))
+
+
+def test_a_fixed_configuration_is_not_moved_by_a_learned_state(caplog):
+    fq = calibrated(LSQ, torch.ones(3))
+    with torch.no_grad():
+        fq.scale.mul_(0.3)
+    with caplog.at_level(logging.WARNING):
+        other = reload(fq, FakeQuantize(FixedScaleObserver, scale=0.5))
+    assert other.scale.tolist() == [0.5]
+    assert "is not taken" in caplog.text

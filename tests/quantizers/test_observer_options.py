@@ -62,7 +62,7 @@ def test_every_kind_takes_the_documented_options(kind):
         factory_kwargs={"device": "cpu"},
     )
     observer(torch.tensor([1.0]))
-    assert 0 < observer.calculate_scale().item() <= scale8(1.0).item()
+    assert 0 < observer.calculate_scale().item() <= (torch.tensor(1.0) / 127.5).item()
 
 
 def documented(cls):

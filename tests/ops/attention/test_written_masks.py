@@ -74,7 +74,7 @@ def test_a_mask_that_others_read_stays_for_them() -> None:
 
 KV = torch.randn(2, 5, 3, generator=G)
 ATTENTION_BAR = 0.06
-"""An int8 rounding of the values and of the result (2 at most 3, step 0.025 each) over the weights'."""
+"""An int8 rounding of values and result (2 at most 3, step 0.025 each) over the weights'."""
 FULL = FREE.index_fill(0, torch.tensor([2]), False)
 """The third row has no free position."""
 
