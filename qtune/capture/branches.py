@@ -74,9 +74,8 @@ class Branch:
             if node in wanted:
                 wanted.update(node.all_input_nodes)
         for node in nodes:
-            is_new_check = is_guard(node) and BRANCHES not in node.meta
-            if is_new_check and all(value in wanted for value in node.all_input_nodes):
-                wanted.add(node)
+            if is_guard(node) and BRANCHES not in node.meta:
+                wanted |= _check_on(wanted, node)
         return wanted
 
     def cut(self, graph: fx.Graph) -> fx.Graph:
@@ -90,6 +89,20 @@ class Branch:
         results = fx.map_arg(self.results(graph), copies.__getitem__)
         own.output(results).meta["kind"] = "output"
         return own
+
+
+def _check_on(members: set[fx.Node], guard: fx.Node) -> set[fx.Node]:
+    """A guard that was put in later, with what it alone asks for (a size); empty on other paths."""
+    found, ahead = {guard}, list(guard.all_input_nodes)
+    while ahead:
+        node = ahead.pop()
+        if node in members or node in found:
+            continue
+        if BRANCHES in node.meta or node.op == "placeholder":
+            return set()
+        found.add(node)
+        ahead.extend(node.all_input_nodes)
+    return found
 
 
 def slots(node: fx.Node) -> Iterable[tuple[int, int]]:

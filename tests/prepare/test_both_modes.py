@@ -389,3 +389,26 @@ def test_a_change_of_an_input_is_computed_but_not_made_and_said(
     assert torch.equal(prepared(ours), model(theirs))
     assert torch.equal(ours, image(2))
     assert torch.equal(theirs, image(2) + 1)
+
+
+class Causal(nn.Module):
+    """a mask that the decomposition makes for the example's length"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.project(x)
+        p = 0.25 if self.training else 0.0
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=p, is_causal=True)
+
+
+def test_checks_of_parts_hold_on_every_branch() -> None:
+    model = prepare(Causal().eval(), torch.randn(1, 5, 4))
+    set_fake_quantize(model, FakeQuantState._FLOAT)
+    assert len(model.graph_branches) == 2
+    for training in (False, True):
+        model.train(training)
+        with pytest.raises(GuardError, match="the causal mask is made for 5 queries"):
+            model(torch.randn(1, 6, 4))

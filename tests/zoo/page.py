@@ -39,11 +39,10 @@ model. The recorded graph itself must equal the float model in every bit. Writte
 * *prepare*: seconds for capture, fusion, configuration and fake-quantizes, on one core of a
   machine that did other work too.
 
-What makes a guard refuse another size: sizes that leave integer arithmetic (`math.ceil(x / 2)` of
-TensorFlow-like padding and of MobileViT), `hash()` of a size (positions kept in a cache by shape:
-DETR), a causal mask of `is_causal=True` (BART), masks and windows that depend on a comparison of
-sizes (Swin), and loops over time steps (Mamba, RWKV). A second example of the other size, in a
-list, adds a graph for it.
+What makes a guard refuse another size: a comparison of sizes that comes out otherwise (whether a
+padding or a resize is needed: Swin, MobileViT), `hash()` of a size (positions kept in a cache by
+shape: DETR), a causal mask of `is_causal=True` (BART), and loops over time steps (Mamba, RWKV). A
+second example of the other size, in a list, adds a graph for it.
 """
 
 
