@@ -185,11 +185,13 @@ def test_a_loop_of_the_users_own_can_go_on_after_an_interrupt(kind: str) -> None
 
 
 _SCRIPT = """
+import signal
 import torch
 from tests.quantization.test_interrupted import X, check_same, everything, graph, in_use
 import qtune
 from qtune.quantization import auto_calibrate
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
 qtune.set_march("nash-e")
 model = in_use(graph())
 before = everything(model)
@@ -220,7 +222,10 @@ def test_a_signal_stops_a_calibration_and_the_model_is_as_it_was() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60)[0] == "as it was\n"
+        try:
+            assert process.communicate(timeout=60)[0] == "as it was\n"
+        finally:
+            process.kill()  # leaving the block waits for it
     assert process.returncode == 0
 
 

@@ -95,7 +95,8 @@ def test_a_full_row_of_a_finite_number_weighs_all_alike(call: Any) -> None:
 
 
 def test_a_full_row_of_infinities_gives_zeros() -> None:
-    net = whole(Calls(lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1)), S, FULL)
+    call = Calls(lambda s, m: s.masked_fill(~m, -torch.inf).softmax(-1))
+    net = whole(call, S, FULL, instead_of_nan=0.0)
     (result,) = net.integer()
     assert not result[:, 2].any()
 
