@@ -106,6 +106,7 @@ def test_kl_and_histogram_count_later_batches_inside_the_range() -> None:
     for batch in (a, b, c):
         o(batch)
     exact = float(np.percentile(torch.cat([a, b, c]).abs().numpy(), 99.0))
+    # one bin of 2048 over absmax 1
     assert float(o.absmax[1]) == pytest.approx(exact, abs=1 / 2048)
     kl = observer("kl")
     for batch in (a, b, c):

@@ -61,6 +61,7 @@ def test_two_calls_of_one_forward_are_their_union_within_a_bin():
             together(part)
     union(data)
     bin_of_all = float(data.abs().max()) / BINS
+    # two bins: calls of one forward join histograms of other widths
     assert together.absmax[1].item() == pytest.approx(union.absmax[1].item(), abs=2 * bin_of_all)
 
 

@@ -78,6 +78,7 @@ def test_all_ranks_have_the_statistics_of_all_data(ranks, kind):
     }
     for name, expected in alone.named_buffers():
         if kind == "clip_std":
+            # sums of squares in another order
             torch.testing.assert_close(ones[name], expected, rtol=1e-6, atol=0)
         else:
             assert torch.equal(ones[name], expected), name
