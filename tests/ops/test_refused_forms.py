@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
+from tests.surroundings import no_run_files
 
 __all__ = ["no_run_files"]  # a fixture of every test here
 
