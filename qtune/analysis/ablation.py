@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from qtune.analysis.observe import type_name
-from qtune.analysis.op_types import is_one_of
 from qtune.arith_fast.fake_quantize import clip_only, fake_quantize, round_only
 from qtune.dtype import qint8, qint16
 from qtune.nn.qat.op import QATOp, iter_ops, iter_stubs
 from qtune.nn.table import TableOp
+from qtune.profiler.observe import type_name
+from qtune.profiler.op_types import is_one_of
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
 

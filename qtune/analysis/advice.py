@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qtune.analysis.observe import OpRecord
 from qtune.arith.quantize import in_range
 from qtune.dtype import quant_dtype
+from qtune.profiler.observe import OpRecord
 
 COARSE_STEP = 1.0
 """A step larger than this leaves whole units between two codes: the range is too large."""

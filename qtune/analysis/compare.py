@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from qtune.analysis.advice import advise, non_finite
-from qtune.analysis.observe import Observation, OpRecord
-from qtune.analysis.op_types import is_one_of
 from qtune.analysis.own_error import OwnError
 from qtune.profiler.metric import Metric, MetricInfo
+from qtune.profiler.observe import Observation, OpRecord
+from qtune.profiler.op_types import is_one_of
 from qtune.report.progress import progress
 from qtune.report.table import text_table
 

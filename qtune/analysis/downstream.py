@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qtune.analysis.undisturbed import same_randomness
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs
 from qtune.capture.program import Program
 from qtune.capture.structure import unflatten
+from qtune.profiler.undisturbed import same_randomness
 
 Resume = Callable[[], Any]
 """Runs the model from an operator on, the operator included, and returns the outputs."""

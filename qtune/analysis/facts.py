@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from torch import Tensor, fx
 
 from qtune.analysis.compare import Facts
-from qtune.analysis.observe import Model, Observation, active_quantizers, operator_of
 from qtune.analysis.own_error import OwnError, own_errors
 from qtune.capture.inputs import Inputs
 from qtune.hbir.feeding import bind_call
@@ -17,6 +16,7 @@ from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat.op import QATOp
 from qtune.ops.spec import FuseRole, Rule
 from qtune.prepare.operators import has_float_result
+from qtune.profiler.observe import Model, Observation, active_quantizers, operator_of
 from qtune.quantizers.fake_quantize import FakeQuantize
 
 BC_TYPES = ("export", "convert")

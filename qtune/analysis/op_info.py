@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from qtune.analysis.observe import Observation
+from qtune.profiler.observe import Observation
 from qtune.profiler.op_info import OpInfo
 from qtune.report.files import write_with
 

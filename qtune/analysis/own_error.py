@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qtune.analysis.observe import Observation
 from qtune.dtype import quant_dtype
 from qtune.errors import AnalysisError
 from qtune.hbir.module import HbirModule
+from qtune.profiler.observe import Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from qtune.analysis.observe import Model, is_prepared, require_torch
 from qtune.errors import AnalysisError
 from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.table import TableOp
 from qtune.ops.spec import Rule
+from qtune.profiler.observe import Model, is_prepared, require_torch
 
 FLOAT, CALIB, PRE_EXPORT = "float", "calib", "pre_export"
 QAT_BC, QUANTIZED_BC = "qat_bc", "quantized_bc"

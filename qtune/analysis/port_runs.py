@@ -19,12 +19,12 @@ from qtune.analysis.ablation import (
     variant,
 )
 from qtune.analysis.downstream import Resume, can_resume, sweep
-from qtune.analysis.observe import operator_name
 from qtune.analysis.outputs import PostProcess, Scores, scores
-from qtune.analysis.undisturbed import same_randomness
 from qtune.capture.inputs import Inputs
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import MetricInfo
+from qtune.profiler.observe import operator_name
+from qtune.profiler.undisturbed import same_randomness
 from qtune.quantizers.scope import not_calibrated
 from qtune.report.progress import progress_bar
 

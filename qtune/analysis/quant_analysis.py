@@ -18,20 +18,20 @@ from qtune.analysis.compare import LayerComparison, compare, selected
 from qtune.analysis.deprecated import accept_old
 from qtune.analysis.devices import device_of, inputs_on, refuse_processes
 from qtune.analysis.facts import facts_of
-from qtune.analysis.float_reference import observe_baseline
-from qtune.analysis.observe import Model, Observation, observe, require_torch, run_model
 from qtune.analysis.op_info import save_op_infos
 from qtune.analysis.outputs import PostProcess, scores
 from qtune.analysis.pairs import check_pair
 from qtune.analysis.sensitivity import Row, sensitivity_lists, sensitivity_tables
 from qtune.analysis.tune import TuneGoal, tune
-from qtune.analysis.undisturbed import refuse_observing, same_randomness, undisturbed
 from qtune.capture.inputs import Inputs, batch_to_inputs
 from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.bad_case_report import BadCaseReport
+from qtune.profiler.float_reference import observe_baseline
 from qtune.profiler.metric import Metric, MetricInfo
+from qtune.profiler.observe import Model, Observation, observe, require_torch, run_model
 from qtune.profiler.sensitivity_table import SensitivityTable
+from qtune.profiler.undisturbed import refuse_observing, same_randomness, undisturbed
 from qtune.report.progress import expected_length, progress
 
 DEFAULT_METRICS = ("L1", "COSINE", "ATOL")

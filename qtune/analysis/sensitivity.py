@@ -8,16 +8,16 @@ from typing import Any
 from torch import nn
 
 from qtune.analysis.ablation import OWN, VARIANTS, Port, ports
-from qtune.analysis.observe import Observation, observe_graph, require_torch, type_name
 from qtune.analysis.outputs import PostProcess, Scores
 from qtune.analysis.port_runs import PortRuns, PortScores
-from qtune.analysis.undisturbed import same_randomness, undisturbed
 from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError
 from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import MetricInfo
+from qtune.profiler.observe import Observation, observe_graph, require_torch, type_name
 from qtune.profiler.sensitivity_table import SensitivityTable
+from qtune.profiler.undisturbed import same_randomness, undisturbed
 
 GAIN = "qint8-qint16"
 HEAD = ("op_name", "op_type", "fake_stub_type", "dtype", "flops")

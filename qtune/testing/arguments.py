@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from qtune.analysis.observe import Model
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
+from qtune.profiler.observe import Model
 
 
 def check_limit(check: str, name: str, value: Any) -> float:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qtune.analysis.observe import Model, OpRecord
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
+from qtune.profiler.observe import Model, OpRecord
 from qtune.testing.arguments import check_hbir, check_limit, check_model
 from qtune.testing.codes import code_shares
 from qtune.testing.limits import METRICS, Limit, limits_of

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from qtune.analysis.ablation import OUTPUT, WEIGHT, Port, ports, recorded
-from qtune.analysis.observe import run_model
 from qtune.analysis.sensitivity import sensitivity_tables
-from qtune.analysis.undisturbed import undisturbed
 from qtune.capture.inputs import Inputs
 from qtune.dtype import QuantDType, qint8, qint16
 from qtune.march import as_march
@@ -19,6 +17,8 @@ from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import operand_quantizer, value_quantizers
 from qtune.nn.qat.op import QATOp
 from qtune.ops.spec import FuseRole, Rule
+from qtune.profiler.observe import run_model
+from qtune.profiler.undisturbed import undisturbed
 from qtune.qconfig.config import MODULE
 from qtune.qconfig.march_check import WEIGHT_DTYPES
 from qtune.testing.limits import Limit

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qtune.analysis.observe import Model, Observation, float_twin, is_prepared, observe, run_model
 from qtune.capture.inputs import Inputs, as_example_list
 from qtune.capture.structure import flatten, flatten_named, unflatten
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import march
 from qtune.prepare.rundir import run_files_in
+from qtune.profiler.observe import Model, Observation, float_twin, is_prepared, observe, run_model
 from qtune.report.progress import progress
 from qtune.testing.origin import origin_of
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtune.analysis.observe import Model
 from qtune.analysis.own_error import OwnError, own_errors
 from qtune.errors import ArgumentError
 from qtune.hbir.feeding import bind_call
 from qtune.hbir.module import HbirModule
+from qtune.profiler.observe import Model
 from qtune.testing.codes import code_shares
 from qtune.testing.limits import shortest
 from qtune.testing.origin import Origin

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from qtune import qint8
 from qtune.analysis.compare import Facts, LayerComparison, compare, selected
 from qtune.analysis.facts import facts_of
-from qtune.analysis.float_reference import observe_baseline
-from qtune.analysis.observe import Observation, OpRecord, observe
 from qtune.capture.inputs import as_inputs
+from qtune.profiler.float_reference import observe_baseline
 from qtune.profiler.metric import Metric
+from qtune.profiler.observe import Observation, OpRecord, observe
 from qtune.quantization import QconfigSetter, QuantStub, get_qconfig
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from qtune.analysis.observe import observe
 from qtune.analysis.own_error import own_errors
 from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError
+from qtune.profiler.observe import observe
 from qtune.quantization import hbdk4
 
 from .nets import Block, Sum, calibrated

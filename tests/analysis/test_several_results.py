@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from qtune.analysis.observe import observe
 from qtune.analysis.own_error import own_errors
 from qtune.bpu import compiler
 from qtune.capture.inputs import Inputs
 from qtune.march import march
+from qtune.profiler.observe import observe
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
 from qtune.quantization.hbdk4 import export
 

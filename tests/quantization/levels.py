@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qtune.analysis.observe import observe
 from qtune.analysis.own_error import own_errors
 from qtune.capture.inputs import as_inputs
 from qtune.hbir.feeding import bind_call
 from qtune.hbir.module import HbirModule
 from qtune.modes import consistency_level
 from qtune.nn.prepared import PreparedModel
+from qtune.profiler.observe import observe
 from qtune.quantization import DeQuantStub, QuantStub, hbdk4
 
 from .flow import calib, prep

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qtune.analysis.observe import float_twin, observe, require_torch
 from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError, NotCalibratedError
+from qtune.profiler.observe import float_twin, observe, require_torch
 from qtune.quantization import hbdk4, prepare
-
-from .nets import Block, calibrated
+from tests.analysis.nets import Block, calibrated
 
 
 def test_a_later_in_place_operator_does_not_change_a_record() -> None:

@@ -18,16 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from qtune.analysis.observe import (
-    Model,
-    Observation,
-    OpRecord,
-    is_prepared,
-    observe,
-    observe_graph,
-    operator_of,
-    require_torch,
-)
 from qtune.capture.graph import GraphModel
 from qtune.capture.identity import give_calls
 from qtune.capture.inputs import Inputs
@@ -39,6 +29,16 @@ from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
 from qtune.prepare.absorb import absorbed
 from qtune.prepare.operators import Operators
+from qtune.profiler.observe import (
+    Model,
+    Observation,
+    OpRecord,
+    is_prepared,
+    observe,
+    observe_graph,
+    operator_of,
+    require_torch,
+)
 
 _log = logging.getLogger("qtune.analysis")
 

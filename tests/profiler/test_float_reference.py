@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qtune.analysis.float_reference import folded_operators, moved_weights, observe_baseline
-from qtune.analysis.observe import observe
 from qtune.capture.inputs import Inputs
-
-from .nets import Block, assert_same, calibrated, fingerprint
+from qtune.profiler.float_reference import folded_operators, moved_weights, observe_baseline
+from qtune.profiler.observe import observe
+from tests.analysis.nets import Block, assert_same, calibrated, fingerprint
 
 
 class Resized(nn.Module):
