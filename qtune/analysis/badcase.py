@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qtune.analysis.cases import CaseStore
+from qtune.analysis.cases import Case, CaseStore
 from qtune.analysis.outputs import PostProcess, scores
-from qtune.capture.inputs import Inputs, as_inputs
 from qtune.errors import AnalysisError
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
 from qtune.report.progress import progress
 
-RunBoth = Callable[[Inputs], tuple[Any, Any]]
+RunBoth = Callable[[Case], tuple[Any, Any]]
 """Outputs of the baseline and of the analysed model."""
 
 
@@ -65,18 +64,18 @@ class BadCaseSearch:
     def run(
         self,
         run_both: RunBoth,
-        data: Iterable[Any],
+        cases: Iterable[Case],
         num_steps: int,
         total: int | None = None,
     ) -> BadCaseReport:
-        """Search ``num_steps`` items of ``data``, which is consumed once.
+        """Search ``num_steps`` of the ``cases``, which are consumed once.
 
         ``total``: how many there are, where the caller knows (for the bar).
         """
-        items = _limited(data, num_steps)
-        for index, inputs in progress(items, "bad cases", unit="case", total=total):
-            self._offer(index, *run_both(inputs))
-            self.store.keep(index, inputs, self._wanted())
+        items = itertools.islice(cases, num_steps)
+        for case in progress(items, "bad cases", unit="case", total=total):
+            self._offer(case.index, *run_both(case))
+            self.store.keep(case, self._wanted())
         if not self._wanted():
             raise AnalysisError(
                 "auto_find_bad_case: the data gave no case with a float output to compare; check "
@@ -98,8 +97,3 @@ class BadCaseSearch:
 
     def _wanted(self) -> set[int]:
         return set().union(*(kept.indices() for kept in self._kept.values()))
-
-
-def _limited(data: Iterable[Any], num_steps: int) -> Iterator[tuple[int, Inputs]]:
-    for index, item in enumerate(itertools.islice(data, num_steps)):
-        yield index, as_inputs(item, "auto_find_bad_case", AnalysisError)

@@ -1,85 +1,110 @@
-"""The inputs of bad cases, in memory and in ``badcase/<index>.pt``."""
+"""Bad cases: their inputs, and the state that a sequence model had before them.
+
+In memory, and in ``badcase/<index>.pt``.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qtune.capture.inputs import Inputs
-from qtune.capture.structure import field_names
+from qtune.capture.structure import flatten, unflatten
 from qtune.errors import AnalysisError
+from qtune.hbir.structure import describe, rebuild
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
 from qtune.report.files import write_with
 
+BASELINE, ANALYSIS = "baseline", "analysis"
+"""The two sides of an analysis."""
+_PLAIN = (bool, int, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call. ``attributes``: side -> dotted name -> value before the call (``cached_attrs``)."""
+
+    index: int
+    inputs: Inputs
+    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, side: str) -> Mapping[str, Any]:
+        """The attributes of one side."""
+        return self.attributes.get(side, {})
+
 
 class CaseStore:
-    """Inputs by index in ``folder``.
+    """Cases by index in ``folder``.
 
     ``dump``: write them at once and keep none in memory. Files hold plain containers, so that they
-    load with torch's safe default; the originals are used while this object lives.
+    load with torch's safe default, and beside them how to build the originals.
     """
 
     def __init__(self, folder: Path, dump: bool = False) -> None:
         self.folder = folder
         self.dump = dump
-        self._inputs: dict[int, Inputs] = {}
+        self._cases: dict[int, Case] = {}
 
-    def keep(self, index: int, inputs: Inputs, wanted: Set[int]) -> None:
-        """Take the inputs of a case if they are ``wanted``, and drop all that are no longer."""
-        for old in [i for i in self._inputs if i not in wanted]:
-            del self._inputs[old]
+    def keep(self, case: Case, wanted: Set[int]) -> None:
+        """Take a case if its index is ``wanted``, and drop all that are no longer."""
+        for old in [i for i in self._cases if i not in wanted]:
+            del self._cases[old]
         if self.dump:
             for path in self._files():
                 if int(path.stem) not in wanted:
                     path.unlink()
-        if index in wanted and self.dump:
-            self._save(index, inputs)
-        elif index in wanted:
-            self._inputs[index] = inputs
+        if case.index in wanted and self.dump:
+            save_case(self.folder / f"{case.index}.pt", case)
+        elif case.index in wanted:
+            self._cases[case.index] = case
 
     def flush(self) -> None:
-        """Write what is in memory; files of other cases are removed."""
-        if self.dump:
-            return
-        for path in self._files():
-            path.unlink()
-        for index, inputs in self._inputs.items():
-            self._save(index, inputs)
+        """Write what is in memory."""
+        for index, case in self._cases.items():
+            save_case(self.folder / f"{index}.pt", case)
 
-    def load(self, index: int) -> Inputs:
-        """The inputs of a case."""
-        if index in self._inputs:
-            return self._inputs[index]
+    def load(self, index: int) -> Case:
+        """The case of that index."""
+        if index in self._cases:
+            return self._cases[index]
         path = self.folder / f"{index}.pt"
         if not path.exists():
             raise AnalysisError(f"{path} is missing; search or set the bad case again")
-        content: Mapping[str, Any] = torch.load(path, weights_only=True)
-        return Inputs(*content["args"], **content["kwargs"])
+        return read_case(path, index)
 
-    def take_from(self, folder: Path) -> None:
-        """Copy the cases of another folder, instead of those here."""
-        for path in self._files():
-            path.unlink()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for source in folder.glob("*.pt"):
-            write_with(self.folder / source.name, partial(shutil.copyfile, source))
+    @contextmanager
+    def replacing(self) -> Iterator[None]:
+        """Other cases come into the folder. Earlier ones are set aside, and come back if the block
+        fails; without earlier ones what was written stays.
+        """
+        aside = self.folder.with_name(f".{self.folder.name}.before")
+        shutil.rmtree(aside, ignore_errors=True)
+        had_files = bool(self._files())
+        if had_files:
+            self.folder.rename(aside)
+        try:
+            yield
+        except BaseException:
+            if had_files:
+                shutil.rmtree(self.folder, ignore_errors=True)
+                aside.rename(self.folder)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
 
     def _files(self) -> list[Path]:
         return [path for path in self.folder.glob("*.pt") if path.stem.isdigit()]
 
-    def _save(self, index: int, inputs: Inputs) -> None:
-        content = {"args": _plain(inputs.args), "kwargs": _plain(dict(inputs.kwargs))}
-        write_with(self.folder / f"{index}.pt", lambda path: torch.save(content, path))
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BadCases:
     """The bad cases of an analysis: those of a report, or one set by hand, which has index 0.
 
@@ -88,21 +113,19 @@ class BadCases:
 
     store: CaseStore
     report: BadCaseReport | None = None
-    by_hand: Inputs | None = None
+    by_hand: Case | None = None
     loaded: bool = False
 
-    def load(self, index: int) -> Inputs:
-        """The inputs of a case."""
+    def load(self, index: int) -> Case:
+        """The case of that index."""
         return self.store.load(index) if self.by_hand is None else self.by_hand
 
-    def choose(
-        self, index: int | None, metric: MetricInfo, output: str | None
-    ) -> tuple[int, Inputs]:
+    def choose(self, index: int | None, metric: MetricInfo, output: str | None) -> Case:
         """The case of ``index``, else the worst under ``metric``, over all outputs or on one."""
         if self.by_hand is not None:
             if index not in (None, 0):
                 raise AnalysisError(f"run: index {index} is unknown; the case set by hand is 0")
-            return 0, self.by_hand
+            return self.by_hand
         report = self._report()
         if index is None:
             index = report.worst(metric, output)
@@ -110,7 +133,7 @@ class BadCases:
             raise AnalysisError(
                 f"run: index {index} is not in the bad case report; it has {report.indices}"
             )
-        return index, self.load(index)
+        return self.load(index)
 
     def indices(self, metric: MetricInfo, output: str | None = None) -> list[int]:
         """Cases kept under ``metric``, worst first for one output, sorted over all outputs.
@@ -142,19 +165,59 @@ class BadCases:
         return self.report
 
 
-def _plain(value: Any) -> Any:
-    """Tensors and numbers in tuples, lists and dicts only."""
-    if isinstance(value, torch.Tensor):
-        return value.detach()
-    if isinstance(value, tuple) and field_names(type(value)):
-        return {name: _plain(getattr(value, name)) for name in field_names(type(value))}
-    if isinstance(value, tuple | list):
-        plain = [_plain(item) for item in value]
-        return tuple(plain) if isinstance(value, tuple) else plain
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return repr(value)  # of no use to a model, but the file can be read
+def save_case(path: Path, case: Case) -> None:
+    """Write ``args``, ``kwargs`` and the attributes of both sides in plain containers."""
+    leaves, spec = flatten(_content(case))
+    value = unflatten([_plain(leaf) for leaf in leaves], spec)
+    structure, tensors = describe(value, lambda leaf: isinstance(leaf, Tensor))
+    plain = {**_unnamed(structure, tensors), "structure": structure}
+    write_with(path, lambda target: torch.save(plain, target))
+
+
+def read_case(path: Path, index: int) -> Case:
+    """Read what :func:`save_case` wrote (with torch's safe default). Containers get their own
+    classes back where these are loaded; else they are dicts and tuples.
+    """
+    content = torch.load(path, weights_only=True, map_location="cpu")
+    if not isinstance(content, Mapping) or not {"args", "kwargs"} <= set(content):
+        raise AnalysisError(f"{path} holds no bad case (args and kwargs of a call)")
+    parts = {name: content.get(name, {}) for name in _content(Case(0, Inputs()))}
+    if "structure" in content:
+        tensors = [leaf for leaf in flatten(parts)[0] if isinstance(leaf, Tensor)]
+        parts = rebuild(content["structure"], tensors)
+    attributes = {side: parts[f"{side}_attributes"] for side in (BASELINE, ANALYSIS)}
+    return Case(index, Inputs(*parts["args"], **parts["kwargs"]), attributes)
+
+
+def copy_cases(source: Path, folder: Path, indices: Sequence[int]) -> None:
+    """Copy the files of these cases from a folder ``badcase`` to another one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in indices:
+        name = f"{index}.pt"
+        if not (source / name).exists():
+            raise AnalysisError(f"{source / name} is missing, which the report names; search again")
+        write_with(folder / name, partial(shutil.copyfile, source / name))
+
+
+def _content(case: Case) -> dict[str, Any]:
+    attributes = {f"{side}_attributes": dict(case.of(side)) for side in (BASELINE, ANALYSIS)}
+    return {"args": case.inputs.args, "kwargs": dict(case.inputs.kwargs), **attributes}
+
+
+def _plain(leaf: Any) -> Any:
+    """Tensors and numbers; for anything else its text: of no use to a model, but it can be read."""
+    if isinstance(leaf, Tensor):
+        return leaf.detach()
+    return leaf if isinstance(leaf, _PLAIN) else repr(leaf)
+
+
+def _unnamed(structure: Mapping[str, Any], tensors: list[Tensor]) -> Any:
+    """The value in dicts, lists and tuples only."""
+    ((kind, content), *_) = structure.items()
+    if kind in ("list", "tuple"):
+        made = [_unnamed(item, tensors) for item in content]
+        return tuple(made) if kind == "tuple" else made
+    if kind in ("dict", "object"):
+        pairs = content if kind == "dict" else structure["fields"]
+        return {key: _unnamed(item, tensors) for key, item in pairs}
+    return tensors[content] if kind == "leaf" else content

@@ -1,96 +1,206 @@
-"""Run a graph once, and for chosen operators run only what comes after them again and again.
+"""Run a model once, and again and again only what a change of one operator reaches.
 
-An ablation changes one operator and asks what the outputs become. Everything before the operator
-is the same in every variant: its values are taken from one run in the background. The memory needed
-on top of a forward is that of the values alive at one place of it.
+The values of one run, the baseline, are kept. A changed run computes the operators whose operands
+differ from the baseline's, and stops where results are the baseline's again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from qtune.capture.graph import GraphModel
-from qtune.capture.inputs import Inputs
-from qtune.capture.program import Program
-from qtune.capture.structure import unflatten
+from qtune.analysis.plan import Plan
+from qtune.capture.program import Compute, Registers, Step
 from qtune.profiler.undisturbed import same_randomness
 
-Resume = Callable[[], Any]
-"""Runs the model from an operator on, the operator included, and returns the outputs."""
-Visit = Callable[[fx.Node, Resume], None]
+MAX_CACHE_BYTES = 1 << 30
+"""How much of a baseline is kept unless the caller says otherwise: 1 GiB."""
+
+Change = Callable[[Registers, Compute], Any]
+"""``change(registers, compute)``: the changed result of a call; ``compute(registers)`` gives its
+unchanged one."""
 
 
-def can_resume(model: GraphModel, inputs: Inputs) -> bool:
-    """Whether parts of the graph may run again on kept values: no node changes one in place."""
-    versions: dict[fx.Node, tuple[Tensor, int]] = {}
-    changed = False
+class Baseline:
+    """The values of a run of ``plan`` on ``inputs``, one per placeholder.
 
-    def check(node: fx.Node, result: Any) -> Any:
-        nonlocal changed
-        for source in node.all_input_nodes:
-            tensor, version = versions.get(source, (None, 0))
-            changed = changed or (tensor is not None and tensor._version != version)
-        if isinstance(result, Tensor):
-            versions[node] = (result, result._version)
-        return result
+    ``max_cache_bytes``: if all values together are larger, only those that are still needed at one
+    place of the run are kept at a time. :meth:`visit` then runs the plan once more, and a changed
+    run computes everything behind the place. The numbers are the same.
 
-    model.run_nodes(inputs, check)
-    return not changed
-
-
-def sweep(model: GraphModel, inputs: Inputs, wanted: set[fx.Node], visit: Visit) -> None:
-    """Run ``model`` once and call ``visit(node, resume)`` at each of the ``wanted`` nodes.
-
-    ``resume()`` may be called any number of times before ``visit`` returns, each time with the
-    random state that the node met. Needs :func:`can_resume`.
+    ``resumable``: whether parts may run again on kept values: no node changed one in place.
+    ``outputs``: the leaves of the result. ``cached_bytes``: what is kept, 0 beyond the limit.
     """
-    model.run_nodes(inputs, _Sweep(model, wanted, visit))
 
+    def __init__(self, plan: Plan, inputs: Sequence[Any], max_cache_bytes: int) -> None:
+        self.plan = plan
+        self._inputs = inputs
+        self._random: dict[fx.Node, Tensor] = {}
+        self.is_cached = True
+        self.resumable = True
+        self.cached_bytes = 0
+        self._start()
+        with same_randomness():
+            self._run_first(max_cache_bytes)
+        self.outputs = plan.result(self.registers)
 
-class _Sweep:
-    def __init__(self, model: GraphModel, wanted: set[fx.Node], visit: Visit) -> None:
-        self.model = model
-        self.wanted = wanted
-        self.visit = visit
-        self.nodes = list(model.graph.nodes)
-        self.place = {node: place for place, node in enumerate(self.nodes)}
-        self.last_use = {
-            node: max((self.place[user] for user in node.users), default=-1) for node in self.nodes
-        }
-        self.live: dict[fx.Node, Any] = {}
-        self.random = torch.get_rng_state()
+    def visit(self, nodes: Sequence[fx.Node], call: Callable[[fx.Node], None]) -> None:
+        """``call(node)`` for each of ``nodes``, the first of its operator's calls.
 
-    def __call__(self, node: fx.Node, result: Any) -> Any:
-        if node in self.wanted:
-            self._visit(node)
-        self.live[node] = result
-        here = self.place[node]
-        for dead in [kept for kept in self.live if self.last_use[kept] <= here]:
-            del self.live[dead]
-        self.random = torch.get_rng_state()
-        return result
+        Until it returns, :meth:`value` knows the node and what it needs, and :meth:`changed` may
+        change it and later ones.
+        """
+        if self.is_cached:
+            for node in nodes:
+                call(node)
+            return
+        wanted = set(nodes)
+        self._start()
+        for step in self.plan.steps:
+            self._store(step, self._computed(step, step.compute, self.registers))
+            if step.node in wanted:
+                call(step.node)
+            self._forget(step)
 
-    def _visit(self, node: fx.Node) -> None:
-        sources = list(self.live)
-        program = Program(_rest(self.nodes[self.place[node] :], sources), self.model)
-        values = [self.live[source] for source in sources]
+    def value(self, node: fx.Node) -> Any:
+        """The baseline's result of ``node``."""
+        return self.registers[self.plan.register(node)]
 
-        def resume() -> Any:
+    def changed(self, changes: Mapping[fx.Node, Change]) -> Sequence[Any] | None:
+        """The leaves of the result with the calls at ``changes`` changed; ``None``: the baseline's.
+
+        Random operators draw the numbers that they drew in the baseline.
+        """
+        registers, dirty = list(self.registers), [False] * self.plan.size
+        first = min(self.plan.place[node] for node in changes)
+        for step, sources in zip(self.plan.steps[first:], self.plan.sources[first:], strict=True):
+            reached = any([dirty[source] for source in sources])
+            change = changes.get(step.node)
+            known = self._known[step.register]
+            if change is None and known and not reached:
+                continue
+            compute = step.compute
+            if change is not None:
+                compute = self._changed_call(change, step, reached)
+            value = self._computed(step, compute, registers)
+            differs = change is not None or reached
+            if differs and known and same_bits(value, self.registers[step.register]):
+                differs, value = False, self.registers[step.register]
+            registers[step.register], dirty[step.register] = value, differs
+            for index in step.dead:
+                registers[index] = None
+        return self.plan.result(registers) if any(dirty[i] for i in self.plan.results) else None
+
+    def _changed_call(self, change: Change, step: Step, reached: bool) -> Compute:
+        """The changed call; its unchanged result is the kept one where its operands are."""
+        if reached or not self._known[step.register]:
+            return lambda registers: change(registers, step.compute)
+        kept = self.registers[step.register]
+        return lambda registers: change(registers, lambda _: kept)
+
+    def _run_first(self, limit: int) -> None:
+        versions: dict[int, int] = {}
+        storages: dict[int, int] = {}
+        self._note(versions, range(self.plan.size))
+        for step, sources in zip(self.plan.steps, self.plan.sources, strict=True):
+            before = torch.get_rng_state()
+            self._store(step, self._computed(step, step.compute, self.registers))
+            if not torch.equal(before, torch.get_rng_state()):
+                self._random[step.node] = before
+            self.resumable = self.resumable and self._unchanged(versions, sources)
+            self._note(versions, (step.register,))
+            if self.is_cached and step.node.op != "get_attr":
+                storages.update(_storages(self.registers[step.register]))
+                self.is_cached = sum(storages.values()) <= limit
+                if not self.is_cached:
+                    self._forget_all_before(step)
+            if not self.is_cached:
+                self._forget(step)
+        self.cached_bytes = sum(storages.values()) if self.is_cached else 0
+
+    def _note(self, versions: dict[int, int], registers: Sequence[int]) -> None:
+        for index in registers:
+            value = self.registers[index]
+            if isinstance(value, Tensor):
+                versions[index] = _version(value)
+
+    def _unchanged(self, versions: Mapping[int, int], registers: Sequence[int]) -> bool:
+        values = ((index, self.registers[index]) for index in registers)
+        return all(_version(v) == versions[i] for i, v in values if isinstance(v, Tensor))
+
+    def _start(self) -> None:
+        self.registers: Registers = self.plan.start(self._inputs)
+        self._known = [False] * self.plan.size
+        for node in self.plan.inputs:
+            self._known[self.plan.register(node)] = True
+
+    def _computed(self, step: Step, compute: Compute, registers: Registers) -> Any:
+        try:
+            if step.node not in self._random:
+                return compute(registers)
             with same_randomness():
-                torch.set_rng_state(self.random)
-                return unflatten(program.run(values), self.model.out_spec)
+                torch.set_rng_state(self._random[step.node])
+                return compute(registers)
+        except Exception as error:
+            self.plan.name_operator(error, step.node, registers)
+            raise
 
-        self.visit(node, resume)
+    def _store(self, step: Step, value: Any) -> None:
+        self.registers[step.register], self._known[step.register] = value, True
+
+    def _forget(self, step: Step) -> None:
+        for index in step.dead:
+            self.registers[index], self._known[index] = None, False
+
+    def _forget_all_before(self, last: Step) -> None:
+        for step in self.plan.steps[: self.plan.place[last.node]]:
+            self._forget(step)
 
 
-def _rest(nodes: list[fx.Node], sources: list[fx.Node]) -> fx.Graph:
-    """``nodes`` (the end of a graph) as a graph of their own, with ``sources`` as its inputs."""
-    graph = fx.Graph()
-    copies = {source: graph.placeholder(source.name) for source in sources}
-    for node in nodes:
-        copies[node] = graph.node_copy(node, lambda value: copies[value])
-    return graph
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two results are the same in every bit, so that nothing behind them can differ."""
+    if isinstance(a, tuple | list):
+        pairs = type(a) is type(b) and len(a) == len(b)
+        return pairs and all(same_bits(x, y) for x, y in zip(a, b, strict=True))
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return isinstance(a, int | str | None) and type(a) is type(b) and bool(a == b)
+    if a is b:
+        return True
+    if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
+        return False
+    bits = _BITS.get(a.dtype)
+    if bits is None:
+        return torch.equal(a, b)
+    return torch.equal(a.view(bits), b.view(bits))  # tells 0 from -0, and NaN is itself
+
+
+_BITS = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
+
+
+def _version(value: Tensor) -> int:
+    # an inference tensor counts nothing: changing one in place outside of its mode is an error
+    return 0 if value.is_inference() else value._version
+
+
+def _storages(value: Any) -> dict[int, int]:
+    return {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in _tensors(value)
+        if tensor.layout == torch.strided
+    }
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)

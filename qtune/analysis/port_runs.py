@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from qtune.analysis.ablation import (
-    OWN,
-    Port,
-    Recording,
-    in_own_state,
-    recorded,
-    switched_on,
-    variant,
-)
-from qtune.analysis.downstream import Resume, can_resume, sweep
+from qtune.analysis.ablation import OWN, AnyPort, CastPort, Port, in_own_state, switched_on, variant
+from qtune.analysis.downstream import MAX_CACHE_BYTES, Baseline, same_bits
 from qtune.analysis.outputs import PostProcess, Scores, scores
+from qtune.analysis.plan import Plan
+from qtune.analysis.port_changes import PortChanges
 from qtune.capture.inputs import Inputs
+from qtune.capture.structure import flatten, unflatten
+from qtune.errors import GuardError
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import MetricInfo
-from qtune.profiler.observe import operator_name
 from qtune.profiler.undisturbed import same_randomness
 from qtune.quantizers.scope import not_calibrated
 from qtune.report.progress import progress_bar
@@ -31,12 +26,22 @@ from qtune.report.progress import progress_bar
 PortScores = Mapping[str, Scores]
 """Variant -> output name -> score."""
 
+OF_A_CAST = ("fp16", OWN)
+"""The variants that a cast to float16 has; it knows no statistics for a scale."""
+
+ROUNDING = 1e-3
+"""How far outputs in channels_last may be from the model's own, of the largest value.
+
+Sums in another order differ by about 1e-6 of it; what depends on the memory format by far more.
+"""
+
 
 class PortRuns:
     """Scores every port of a prepared model that computes in float now (``all_float``).
 
-    ``baseline``: its outputs without any quantization. A variant that changes no element is not
-    run, nor one that gives the same values as another.
+    ``outputs``: those of the model itself, without any quantization. A variant that changes no
+    element is not run, nor one that gives the same values as another. ``runs`` counts the others.
+    ``max_cache_bytes``: see :class:`~qtune.analysis.downstream.Baseline`.
     """
 
     def __init__(
@@ -44,102 +49,174 @@ class PortRuns:
         model: PreparedModel,
         inputs: Inputs,
         metric: MetricInfo,
-        baseline: Any,
+        outputs: Any,
         variants: Sequence[str],
         post_process: PostProcess | None = None,
+        max_cache_bytes: int = MAX_CACHE_BYTES,
     ) -> None:
         self.model = model
         self.inputs = inputs
         self.metric = metric
-        self.baseline = baseline
         self.variants = tuple(variants)
         self.post_process = post_process
         self.runs = 0
-        self._calls = Counter(map(operator_name, model.graph.nodes))
-        self._unchanged: Scores | None = None
+        self.baseline = self._baseline(outputs, max_cache_bytes)
+        self._own = outputs
+        self._leaves = None if self.baseline is None else list(self.baseline.outputs)
+        self._unchanged = self._score(None)
 
-    def scores(self, chosen: Sequence[Port], shown: bool | None = None) -> dict[str, PortScores]:
+    def scores(self, chosen: Sequence[AnyPort], shown: bool | None = None) -> dict[str, PortScores]:
         """Port name -> its scores. ``NotCalibratedError`` names ports that never saw data."""
-        unobserved = [p.name for p in chosen if not bool(p.fake_quantize.observed)]
+        observed = [port for port in chosen if isinstance(port, Port)]
+        unobserved = [p.name for p in observed if not bool(p.fake_quantize.observed)]
         if unobserved:
             raise not_calibrated(unobserved)
-        with same_randomness():
-            resumable = can_resume(self.model, self.inputs)
-        places = self._places(chosen)
         found: dict[str, PortScores] = {}
-        bar = progress_bar(len(chosen), "sensitivity", unit="stub", shown=shown)
-        with bar as moving, recorded(chosen) as recording:
+        calls = self._calls()
+        places: dict[fx.Node, list[AnyPort]] = {}
+        for port in chosen:
+            places.setdefault(calls[port.op.name][0], []).append(port)
+        with progress_bar(len(chosen), "sensitivity", unit="stub", shown=shown) as moving:
 
-            def visit(node: fx.Node, resume: Resume) -> None:
-                recording.paused = True
+            def visit(node: fx.Node) -> None:
                 for port in places[node]:
-                    found[port.name] = self._port(port, recording, resume)
+                    found[port.name] = self._port(port, calls[port.op.name])
                     moving.advance(port.name)
-                recording.clear()
-                recording.paused = False
 
-            if resumable:
-                sweep(self.model, self.inputs, set(places), visit)
+            if self.baseline is not None:
+                self.baseline.visit(list(places), visit)
             else:
                 for node in places:
-                    visit(node, self._whole)
+                    visit(node)
         return {port.name: found[port.name] for port in chosen}
 
-    def _places(self, chosen: Sequence[Port]) -> dict[fx.Node, list[Port]]:
-        """The first call of every port's operator."""
-        first: dict[str, fx.Node] = {}
-        for node in self.model.graph.nodes:
-            first.setdefault(operator_name(node), node)
-        places: dict[fx.Node, list[Port]] = {}
-        for port in chosen:
-            places.setdefault(first[port.op.name], []).append(port)
-        return places
+    def _baseline(self, outputs: Any, limit: int) -> Baseline | None:
+        """The run from which parts run again; ``None`` for a model that can't run in parts."""
+        call = self.model.interface.inputs(self.inputs.args, self.inputs.kwargs)
+        own = flatten(outputs)[0]
+        if prefers_channels_last(self.model):
+            try:
+                found = Baseline(Plan(self.model, channels_last=True), call, limit)
+            except (RuntimeError, GuardError):  # it asks for its own format: a view, is_contiguous
+                found = None
+            if found is not None and _agree(own, found.outputs):
+                return found if found.resumable else None
+        found = Baseline(Plan(self.model, channels_last=False), call, limit)
+        return found if found.resumable else None
 
-    def _whole(self) -> Any:
-        with same_randomness():
-            return self.model(*self.inputs.args, **self.inputs.kwargs)
+    def _calls(self) -> dict[str, list[fx.Node]]:
+        """The calls of every operator, by its name."""
+        calls: dict[str, list[fx.Node]] = {}
+        for node, op in self.model.operators():
+            calls.setdefault(op.name, []).append(node)
+        return calls
 
-    def _port(self, port: Port, recording: Recording, resume: Resume) -> dict[str, Scores]:
-        seen = recording.values.get(port.name, [])
-        value = seen[0] if self._calls[port.op.name] == 1 and len(seen) == 1 else None
-        results: list[tuple[Tensor, Scores]] = []
-        found: dict[str, Scores] = {}
-        for name in self.variants:
-            if name == OWN:
-                with in_own_state(port):
-                    found[name] = self._run(resume)
-            elif value is None:
-                with switched_on(port, variant(port, name)):
-                    found[name] = self._run(resume)
-            else:
-                found[name] = self._once(port, name, value, results, resume)
-        return found
+    def _port(self, port: AnyPort, calls: Sequence[fx.Node]) -> dict[str, Scores]:
+        runs = _PortRuns(self, port, calls)
+        missing: Scores = dict.fromkeys(self._unchanged)
+        return {
+            name: missing if isinstance(port, CastPort) and name not in OF_A_CAST else runs(name)
+            for name in self.variants
+        }
 
-    def _once(
-        self,
-        port: Port,
-        name: str,
-        value: Tensor,
-        results: list[tuple[Tensor, Scores]],
-        resume: Resume,
-    ) -> Scores:
-        """The scores for a value that is known before: equal values are run once."""
-        changed = variant(port, name)(value)
-        if torch.equal(changed, value):
-            return self._scores_unchanged()
-        for other, known in results:
-            if torch.equal(changed, other):
+    def whole(self, switch: AbstractContextManager[None]) -> Scores:
+        """The scores of a run of the whole model within ``switch``."""
+        with switch, same_randomness():
+            self.runs += 1
+            outputs = self.model(*self.inputs.args, **self.inputs.kwargs)
+        return scores(self.metric, self._own, outputs, self.post_process)
+
+    def scores_of(self, leaves: Sequence[Any] | None) -> Scores:
+        """The scores of a result in parts; ``None``: of the baseline."""
+        self.runs += 1
+        return self._unchanged if leaves is None else self._score(leaves)
+
+    @property
+    def unchanged(self) -> Scores:
+        """The scores of the baseline's outputs."""
+        return self._unchanged
+
+    def _score(self, leaves: Sequence[Any] | None) -> Scores:
+        if self._leaves is None:
+            return scores(self.metric, self._own, self._own, self.post_process)
+        leaves = self._leaves if leaves is None else leaves
+        return scores(
+            self.metric, self._whole(self._leaves), self._whole(leaves), self.post_process
+        )
+
+    def _whole(self, leaves: Sequence[Any]) -> Any:
+        """The result as the model gives it: a copy, strides as its own."""
+        own = flatten(self._own)[0]
+        copies = [_like(a, b) for a, b in zip(own, leaves, strict=True)]
+        return unflatten(copies, self.model.out_spec)
+
+
+class _PortRuns:
+    """The variants of one port: each value is run once."""
+
+    def __init__(self, runs: PortRuns, port: AnyPort, calls: Sequence[fx.Node]) -> None:
+        self.runs = runs
+        self.port = port
+        self._known: list[tuple[Tensor, Scores]] = []
+        self._changes: PortChanges | None = None
+        self._value: Tensor | None = None
+        if runs.baseline is not None:
+            self._changes = PortChanges(runs.baseline.plan, port, calls)
+            self._value = self._changes.value(runs.baseline)
+
+    def __call__(self, name: str) -> Scores:
+        """The scores of one variant."""
+        baseline, changes = self.runs.baseline, self._changes
+        if baseline is None or changes is None:
+            return self.runs.whole(self._switch(name))
+        if not changes.is_by_value(name):
+            with changes.by_module(name) as calls:
+                return self.runs.scores_of(baseline.changed(calls))
+        transform = changes.transform(name)
+        if self._value is None:
+            return self.runs.scores_of(baseline.changed(changes.by_value(transform)))
+        return self._once(transform(self._value), baseline, changes)
+
+    def _once(self, value: Tensor, baseline: Baseline, changes: PortChanges) -> Scores:
+        if same_bits(value, self._value):
+            return self.runs.unchanged
+        for other, known in self._known:
+            if same_bits(value, other):
                 return known
-        with switched_on(port, lambda x: changed):
-            result = self._run(resume)
-        results.append((changed, result))
+        result = self.runs.scores_of(baseline.changed(changes.by_value(lambda _: value)))
+        self._known.append((value, result))
         return result
 
-    def _run(self, resume: Resume) -> Scores:
-        self.runs += 1
-        return scores(self.metric, self.baseline, resume(), self.post_process)
+    def _switch(self, name: str) -> AbstractContextManager[None]:
+        if name == OWN:
+            return in_own_state(self.port)
+        return switched_on(self.port, variant(self.port, name))
 
-    def _scores_unchanged(self) -> Scores:
-        if self._unchanged is None:
-            self._unchanged = scores(self.metric, self.baseline, self.baseline, self.post_process)
-        return self._unchanged
+
+def prefers_channels_last(model: PreparedModel) -> bool:
+    """Whether two-dimensional convolutions run faster in channels_last: on CPU."""
+    weights = [p for p in model.parameters() if p.dim() == 4]
+    return bool(weights) and all(p.device.type == "cpu" for p in weights)
+
+
+def _agree(own: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(own) == len(other) and all(map(_is_close, own, other))
+
+
+def _is_close(a: Any, b: Any) -> bool:
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return type(a) is type(b)
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
+        return False
+    if not a.is_floating_point() or a.numel() == 0:
+        return torch.equal(a, b)
+    largest = float(a.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    return torch.allclose(a, b, rtol=0.0, atol=ROUNDING * largest, equal_nan=True)
+
+
+def _like(own: Any, value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if not isinstance(own, Tensor) or own.shape != value.shape:
+        return value.clone()
+    return torch.empty_like(own).copy_(value)

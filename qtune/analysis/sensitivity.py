@@ -49,7 +49,7 @@ def sensitivity_tables(
     run, found = _scored(prepared, inputs, metric, chosen, variants, post_process, shown)
     flops = flops_of(prepared, run)
     outputs = list(next(iter(found[chosen[0].name].values()))) if chosen else []
-    _check_names(outputs, output_names)
+    check_output_names(outputs, output_names)
     return {
         output: _table(chosen, found, flops, output, metric, variants, case)
         for output in outputs
@@ -116,7 +116,7 @@ def _table(
     case: str,
 ) -> SensitivityTable:
     rows = [
-        [*_head(port, flops), *_cells(found[port.name], output, metric, variants)]
+        [*head_of(port, flops), *_cells(found[port.name], output, metric, variants)]
         for port in chosen
     ]
     shown = COLUMNS if tuple(variants) == VARIANTS else tuple(variants)
@@ -127,7 +127,7 @@ def _table(
     return table.sort_by_column(f"{shown[0]}_{metric.name}", descending=not metric.ascending)
 
 
-def _head(port: Port, flops: Mapping[str, str]) -> Row:
+def head_of(port: Port, flops: Mapping[str, str]) -> Row:
     name, dtype = port.op.name, str(port.fake_quantize.dtype)
     return [name, type_name(port.op), port.kind, dtype, flops.get(name, "0(0%)")]
 
@@ -151,7 +151,7 @@ def gain_of(metric: MetricInfo, low: float | None, high: float | None) -> float 
     return high - low if metric.ascending else low - high
 
 
-def _check_names(outputs: Sequence[str], wanted: Sequence[str] | None) -> None:
+def check_output_names(outputs: Sequence[str], wanted: Sequence[str] | None) -> None:
     unknown = set(wanted or ()) - set(outputs)
     if outputs and unknown:
         raise AnalysisError(

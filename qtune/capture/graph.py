@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -26,6 +26,9 @@ from qtune.errors import CaptureError, GuardError
 if TYPE_CHECKING:
     from qtune.capture.growth import Growth
 
+
+Watch = Callable[[], AbstractContextManager[OnResult]]
+"""Gives what one call shows its results to (see ``GraphModel.run_nodes``), and ends with it."""
 
 _OF_ONE_BRANCH = frozenset({"interface", "in_spec", "out_spec", "constants"})
 
@@ -58,6 +61,7 @@ class GraphModel(Members):
     _graph: fx.Graph
     _programs: dict[int, Program]
     _growth: Growth | None
+    _watch: Watch | None = None
 
     def __init__(
         self,
@@ -171,6 +175,16 @@ class GraphModel(Members):
         call = as_inputs(inputs)
         return self._run(call.args, call.kwargs, on_result)
 
+    @contextmanager
+    def watched(self, watch: Watch) -> Iterator[None]:
+        """Every call in the block shows its results as :meth:`run_nodes` does."""
+        before = self._watch
+        self._watch = watch
+        try:
+            yield
+        finally:
+            self._watch = before
+
     def branch_for(self, inputs: Any) -> Branch | None:
         """The branch that ``inputs`` (see ``as_inputs``) take; ``None`` where there is only one.
 
@@ -211,7 +225,10 @@ class GraphModel(Members):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], on_result: OnResult | None = None
     ) -> Any:
         try:
-            return self._run_branch(args, kwargs, on_result)
+            if on_result is not None or self._watch is None:
+                return self._run_branch(args, kwargs, on_result)
+            with self._watch() as shown:
+                return self._run_branch(args, kwargs, shown)
         except GuardError as error:
             raise self._told(error, args, kwargs) from error.__cause__
 
@@ -283,6 +300,7 @@ class GraphModel(Members):
         state = self.__dict__.copy()
         state["_programs"] = {}
         state["_growth"] = None
+        state.pop("_watch", None)
         state["_graph"] = FlatGraph.of(self._graph)
         return state
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import fx
 
+from qtune.check.border import stub_kind
 from qtune.errors import ArgumentError
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat.op import QATOp
-from qtune.ops.spec import Rule
 from qtune.report.files import write_text
 from qtune.report.screen import show
 from qtune.report.table import text_table
@@ -55,12 +55,8 @@ def _devices(model: PreparedModel) -> Iterator[tuple[str, tuple[str, str]]]:
         if name is None:
             continue
         op = ops.get(node)
-        on_cpu = op is None or name in floats or _is_border(op)
+        on_cpu = op is None or name in floats or stub_kind(op) != ""
         yield name, (CPU if on_cpu else BPU, _kind(node, op))
-
-
-def _is_border(op: QATOp) -> bool:
-    return op.spec.family == "quant" and op.spec.rule in (Rule.OWN_SCALE, Rule.NO_SCALE)
 
 
 def _kind(node: fx.Node, op: QATOp | None) -> str:

@@ -96,12 +96,12 @@ def _verdict(module: HbirModule, march: March) -> tuple[list[str], list[dict[str
     if module.stage == "quantized":
         refuse_other_march(str(module.march), "the module", march)
         items = advice_items(module)
-        return list(_on_the_cpu(items)), items
+        return list(on_the_cpu(items)), items
     lines, items = check_conversion(module, march)
-    return lines or list(_on_the_cpu(items)), items
+    return lines or list(on_the_cpu(items)), items
 
 
-def _on_the_cpu(items: Sequence[dict[str, Any]]) -> Iterator[str]:
+def on_the_cpu(items: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A line for each operator that runs on the CPU without lying outside the quantized part."""
     seen: set[str] = set()
     for item in items:

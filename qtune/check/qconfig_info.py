@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from qtune.capture.inputs import Inputs, as_inputs
-from qtune.check.qat_model import (
-    MESSAGE_COLUMNS,
-    OUTPUT_COLUMNS,
-    WEIGHT_COLUMNS,
+from qtune.check.qat_model import report_on
+from qtune.check.report import (
     CheckReport,
-    report_on,
+    Message,
+    OutputConfig,
+    WeightConfig,
+    message_table,
+    output_table,
+    weight_table,
 )
 from qtune.errors import ArgumentError
 from qtune.nn.eager import as_graph
@@ -23,11 +27,11 @@ from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.report.files import write_text
 from qtune.report.screen import show
-from qtune.report.table import text_table
 
 FILE = "qconfig_info.txt"
 
 CheckFunction = Callable[[nn.Module, Any, Any], None]
+_Row = TypeVar("_Row", OutputConfig, WeightConfig, Message)
 
 
 def check_qconfig(
@@ -76,21 +80,21 @@ def _chosen(
             yield op.name, op
 
 
-def _tables(report: CheckReport, chosen: Mapping[str, Any]) -> Iterator[str]:
-    outputs = [
-        (name, row.type, ", ".join(row.input_dtypes), row.out_dtype, row.ch_axis, row.observer)
-        for row in report.outputs
-        if row.name in chosen
-        for name in _calls(row.name, report.call_counts.get(row.name, 1))
-    ]
-    yield "Each layer out qconfig:\n" + text_table(outputs, OUTPUT_COLUMNS)
-    weights = [
-        (w.name, w.type, w.dtype, w.ch_axis, w.observer) for w in report.weights if w.name in chosen
-    ]
-    yield "Weight qconfig:\n" + text_table(weights, WEIGHT_COLUMNS)
-    odd = [(m.name, m.type, m.text) for m in report.messages if m.name in chosen]
-    head = "Please check if these OPs qconfigs are expected..\n"
-    yield head + text_table(odd, MESSAGE_COLUMNS)
+def _tables(report: CheckReport, chosen: Container[str]) -> Iterator[str]:
+    """Every call of a shared operator has a row."""
+    counts = report.call_counts
+
+    def rows(items: Sequence[_Row]) -> list[_Row]:
+        return [
+            replace(item, name=name)
+            for item in items
+            if item.name in chosen
+            for name in _calls(item.name, counts.get(item.name, 1))
+        ]
+
+    yield output_table(rows(report.outputs))
+    yield weight_table(rows(report.weights))
+    yield message_table(rows(report.messages))
 
 
 def _calls(name: str, count: int) -> list[str]:

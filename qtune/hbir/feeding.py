@@ -9,7 +9,7 @@ import numpy as np
 
 from qtune.errors import ArgumentError, RunError
 from qtune.hbir.argument import Argument
-from qtune.hbir.structure import match, rebuild
+from qtune.hbir.structure import last_constants, match, rebuild
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,11 @@ def is_array(value: Any) -> bool:
 
 
 def bind_call(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Inputs by name from the arguments of a call."""
+    """Inputs by name from the arguments of a call.
+
+    Constants of the export (strings, numbers, ``None``) may be left out at the end of the
+    positional arguments and in dicts.
+    """
     names = [item.name for item in function.inputs]
     if not kwargs and len(args) == 1 and _is_feed(args[0], names):
         return dict(args[0])
@@ -35,7 +39,7 @@ def bind_call(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
         flat = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
         return _by_position(function, tuple(flat), kwargs)
     spec = function.input_structure
-    value = {"args": tuple(args), "kwargs": kwargs}
+    value = {"args": (*args, *last_constants(spec, len(args))), "kwargs": kwargs}
     try:
         return dict(zip(names, match(spec, value, is_array, "inputs"), strict=True))
     except ArgumentError as error:
@@ -46,6 +50,14 @@ def bind_call(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
             f"function {function.name!r} takes {_signature(function)}: {error}. Call it as the "
             "exported model was called, or with one dict of arrays by input name"
         ) from None
+
+
+def positional(function: Function) -> list[str]:
+    """Names of the positional arguments that a call has, as it was exported; else of all inputs."""
+    if not function.support_pytree:
+        return [item.name for item in function.inputs]
+    arguments = dict(function.input_structure["dict"])["args"]
+    return [str(place) for place, _ in enumerate(arguments["tuple"])]
 
 
 def _is_feed(value: Any, names: list[str]) -> bool:

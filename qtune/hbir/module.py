@@ -25,7 +25,7 @@ from qtune.hbir.builder import (
 from qtune.hbir.feeding import bind_call, check_feed, outputs_from
 from qtune.hbir.operation import Operation
 from qtune.hbir.precision import PrecisionTable
-from qtune.hbir.result import Observer
+from qtune.hbir.result import Observer, Watch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,6 +54,7 @@ class Function:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._programs: dict[str, Program] = {}
+        self._watch: Watch | None = None
 
     @property
     def model(self) -> ir.Model:
@@ -162,7 +163,11 @@ class Function:
         ``mode``: ``"fast"`` or ``"reference"`` (NumPy oracle, equal in every bit). ``observe`` gets
         ``(operator name, OpResult)`` after each operator.
         """
-        return self.program(mode).run(check_feed(self, inputs), observe)
+        tensors = check_feed(self, inputs)
+        if observe is not None or self._watch is None:
+            return self.program(mode).run(tensors, observe)
+        with self._watch(tensors) as shown:
+            return self.program(mode).run(tensors, shown)
 
     @property
     def saturation(self) -> dict[str, int]:

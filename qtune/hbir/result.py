@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
+
+    from qtune.hbir.module import Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +35,18 @@ class Observer(Protocol):
 
     def __call__(self, name: str, result: OpResult, /) -> None:
         """Take one result."""
+
+
+Watch = Callable[[Sequence[Any]], AbstractContextManager[Observer]]
+"""Gives what one run shows its results to, for its input tensors, and ends with the run."""
+
+
+@contextmanager
+def watched(function: Function, watch: Watch) -> Iterator[None]:
+    """Every run of ``function`` in the block shows its results to what ``watch(inputs)`` gives."""
+    before = function._watch
+    function._watch = watch
+    try:
+        yield
+    finally:
+        function._watch = before

@@ -137,7 +137,11 @@ def _loaded(path: str) -> Any:
 
 
 def match(spec: Spec, value: Any, is_leaf: Callable[[Any], bool], where: str) -> list[Any]:
-    """Return the leaves of ``value`` in the order of ``spec``; a difference is an ArgumentError."""
+    """Return the leaves of ``value`` in the order of ``spec``; a difference is an ArgumentError.
+
+    Entries of a dict that hold constants only (the task that a branch was exported for) may be left
+    out.
+    """
     leaves: dict[int, Any] = {}
     _match(spec, value, is_leaf, where, leaves)
     return [leaves[index] for index in sorted(leaves)]
@@ -158,8 +162,12 @@ def _match(
         if is_leaf(value) or value != content:
             raise ArgumentError(f"{where}: the module was exported with {content!r}, got {value!r}")
         return
-    expected = _items(spec, kind)
     got = dict(_children(value))
+    expected = [
+        (key, item)
+        for key, item in _items(spec, kind)
+        if kind != "dict" or key in got or not is_constant(item)
+    ]
     if list(got) != [key for key, _ in expected] and set(got) != {key for key, _ in expected}:
         raise ArgumentError(
             f"{where}: expected {kind} with {[key for key, _ in expected]}, got "
@@ -167,6 +175,23 @@ def _match(
         )
     for key, item in expected:
         _match(item, got[key], is_leaf, f"{where}[{key!r}]", leaves)
+
+
+def is_constant(spec: Spec) -> bool:
+    """Whether a part of a call has no tensor in it."""
+    ((kind, _), *_) = spec.items()
+    if kind in ("leaf", "const"):
+        return kind == "const"
+    return all(is_constant(item) for _, item in _items(spec, kind))
+
+
+def last_constants(spec: Spec, count: int) -> tuple[Any, ...]:
+    """The constants that complete ``count`` positional arguments of a call; ``()`` if not all are.
+
+    ``spec``: of a whole call, a dict of ``args`` and ``kwargs``.
+    """
+    rest = dict(spec["dict"])["args"]["tuple"][count:]
+    return tuple(rebuild(item, []) for item in rest) if all(map(is_constant, rest)) else ()
 
 
 def _items(spec: Spec, kind: str) -> list[tuple[Any, Spec]]:

@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from qtune.capture.restore import Restorer
+from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
 
 
 @contextmanager
 def all_float(model: nn.Module) -> Iterator[None]:
-    """Every fake-quantize off, eval mode, no gradients; all restored after, whatever happens."""
+    """Every fake-quantize and cast off, eval mode, no gradients; all restored, whatever happens."""
     before = _Modes(model)
     try:
         model.eval()
@@ -23,6 +24,19 @@ def all_float(model: nn.Module) -> Iterator[None]:
             quantizer.state = FakeQuantState._FLOAT
         with torch.no_grad():
             yield
+    finally:
+        before.restore()
+
+
+@contextmanager
+def all_quantizing(model: nn.Module) -> Iterator[None]:
+    """Every fake-quantize quantizes and learns nothing, eval mode; all restored after."""
+    before = _Modes(model)
+    try:
+        model.eval()
+        for quantizer in before.states:
+            quantizer.state = FakeQuantState.VALIDATION
+        yield
     finally:
         before.restore()
 
@@ -49,7 +63,9 @@ def not_observing(model: nn.Module) -> Iterator[None]:
     quantizing = (FakeQuantState.QAT, FakeQuantState.VALIDATION)
     try:
         for quantizer, state in before.states.items():
-            ready = state in quantizing and bool(quantizer.observed)
+            ready = state in quantizing and (
+                isinstance(quantizer, FakeCast) or bool(quantizer.observed)
+            )
             quantizer.state = FakeQuantState.VALIDATION if ready else FakeQuantState._FLOAT
         yield
     finally:
@@ -73,10 +89,10 @@ def undone_on_error(model: nn.Module) -> Iterator[None]:
 
 
 class _Modes:
-    """States of the fake-quantizes and training flags."""
+    """States of the fake-quantizes and of the casts to float16, and training flags."""
 
     def __init__(self, model: nn.Module) -> None:
-        quantizers = (m for m in model.modules() if isinstance(m, FakeQuantize))
+        quantizers = (m for m in model.modules() if isinstance(m, FakeQuantize | FakeCast))
         self.states = {quantizer: quantizer.state for quantizer in quantizers}
         self._training = {module: module.training for module in model.modules()}
 

@@ -32,7 +32,7 @@ from qtune.nn.qat.call_form import CallForm
 from qtune.nn.qat.composite import Composite
 from qtune.nn.qat.functional import FloatFunctional, is_functional
 from qtune.nn.table import forget_sources
-from qtune.ops.quant.stubs import QuantStub
+from qtune.ops.quant.stubs import QuantStub, torch_stubs
 from qtune.ops.registry import find_module
 from qtune.prepare.eager_graph import eager_graph
 from qtune.prepare.eager_layer import EagerComposite
@@ -129,7 +129,8 @@ def _warn_of_own_forwards(model: nn.Module) -> None:
 
 def _warn_without_stub(model: nn.Module) -> None:
     """Nothing else would say so: a layer on float data computes in float, also behind export."""
-    if not any(isinstance(module, QuantStub) for module in model.modules()):
+    stubs = (QuantStub, *torch_stubs()[0])
+    if not any(isinstance(module, stubs) for module in model.modules()):
         _log.warning(
             "prepare: %s has no QuantStub: in eager mode its inputs then stay float, and the "
             "layers that take them run on the CPU. Put a qtune.quantization.QuantStub on each "

@@ -37,14 +37,22 @@ class MetricInfo:
     function: Callable[[Any, Any], Any]
 
     def __call__(self, baseline: Any, other: Any) -> float | None:
-        """Return the distance as a float, ``None`` if there is nothing to compare."""
+        """Return the distance as a float, ``None`` if there is nothing to compare.
+
+        Raises ``ArgumentError`` with the metric's name where its function returns no number; what
+        the function itself raises comes through, with the name as a note.
+        """
         if self.scope == "pertensor":
             _check_shapes(self.name, baseline, other)
             if baseline.numel() == 0:
                 return None
             baseline, other = _real(baseline), _real(other)
-        value = self.function(baseline, other)
-        return float(value.detach()) if isinstance(value, Tensor) else float(value)
+        try:
+            value = self.function(baseline, other)
+        except Exception as error:
+            error.add_note(f"raised by the metric {self.name!r}")
+            raise
+        return number_of(value, f"metric {self.name!r}")
 
     def badness(self, value: float | None) -> float:
         """Sort key: larger is worse; NaN is the worst of all, n/a the last."""
@@ -56,6 +64,20 @@ class MetricInfo:
 
     def __str__(self) -> str:
         return self.name
+
+
+def number_of(value: Any, where: str) -> float:
+    """The one real number that a user's function returned; ``ArgumentError`` for anything else.
+
+    A number of Python or NumPy, or a tensor or array of one element.
+    """
+    got = type(value).__name__
+    if isinstance(value, (Tensor, np.ndarray)):
+        got = f"{got} of shape {tuple(value.shape)} and dtype {value.dtype}"
+        value = value.item() if math.prod(value.shape) == 1 else None
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return float(value)
+    raise ArgumentError(f"{where}: expected one real number but got {got}; return a float")
 
 
 def _real(value: Tensor) -> Tensor:
@@ -131,69 +153,130 @@ class Metric(metaclass=_MetricAccess):
 _registry: dict[str, MetricInfo] = {}
 
 
-def _difference(a: Tensor, b: Tensor) -> Tensor:
-    # inf - inf is NaN although both sides agree: equal elements differ by 0
-    return torch.where(a == b, torch.zeros((), dtype=torch.float64), a.double() - b.double())
+def metric_of_old_name(name: str | MetricInfo) -> MetricInfo:
+    """As ``Metric.get_metric``; also the older tools' spellings (``Cosine``, ``Atol``, ``mse``)."""
+    if isinstance(name, str) and name not in _registry and name.upper() in _registry:
+        return _registry[name.upper()]
+    return Metric.get_metric(name)
+
+
+def _wide(value: Tensor) -> Tensor:
+    """A float64 copy in one row, which may be overwritten."""
+    row = value.detach().to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+    return row.view(-1)
+
+
+def _on_difference(a: Tensor, b: Tensor, reduce: Callable[[Tensor], Tensor]) -> float:
+    """``reduce(a - b)``; it may overwrite what it gets. Elements that are equal differ by 0."""
+    value = float(reduce(_wide(a).sub_(b.detach().reshape(-1))))
+    if math.isnan(value):  # inf - inf is NaN although both sides agree
+        equal = (a.detach() == b.detach()).reshape(-1)
+        value = float(reduce(_wide(a).sub_(b.detach().reshape(-1)).masked_fill_(equal, 0.0)))
+    return value
+
+
+def _largest(difference: Tensor) -> Tensor:
+    low, high = difference.aminmax()
+    return torch.maximum(low.abs(), high.abs())
+
+
+def _energy(row: Tensor) -> Tensor:
+    return row @ row
 
 
 @Metric.register("ATOL", False, "pertensor")
 def atol(a: Tensor, b: Tensor) -> float:
     """``max(abs(a - b))``."""
-    return float(_difference(a, b).abs().max())
+    return _on_difference(a, b, _largest)
 
 
 @Metric.register("L1", False, "pertensor")
 def l1(a: Tensor, b: Tensor) -> float:
     """``mean(abs(a - b))``."""
-    return float(_difference(a, b).abs().mean())
+    return _on_difference(a, b, lambda d: d.abs_().mean())
 
 
 @Metric.register("MSE", False, "pertensor")
 def mse(a: Tensor, b: Tensor) -> float:
     """``mean((a - b) ** 2)``."""
-    return float(_difference(a, b).square().mean())
+    return _on_difference(a, b, _energy) / a.numel()
 
 
 @Metric.register("COSINE", True, "pertensor")
 def cosine(a: Tensor, b: Tensor) -> float:
     """Cosine of the flattened tensors; 1 for equal ones, 0 for all-zero against non-zero."""
+    x, y = _wide(a), _wide(b)
+    product, xx, yy = float(x @ y), float(x @ x), float(y @ y)
+    if product == xx == yy and 0 < xx < math.inf:
+        return 1.0
+    norms = math.sqrt(xx) * math.sqrt(yy)
+    if 0 < norms < math.inf and math.isfinite(product):
+        return product / norms
     if torch.equal(a, b):
         return 1.0
-    x, y = a.double().flatten(), b.double().flatten()
-    norms = float(x.norm() * y.norm())
-    return float(x @ y) / norms if norms else 0.0
+    tops = float(_largest(x)), float(_largest(y))
+    if not all(map(math.isfinite, tops)):
+        return math.nan
+    if 0.0 in tops:
+        return 0.0
+    x, y = x.div_(tops[0]), y.div_(tops[1])  # squares of float64 leave its range
+    return float(x @ y) / math.sqrt(float(x @ x)) / math.sqrt(float(y @ y))
 
 
 @Metric.register("SQNR", True, "pertensor")
 def sqnr(a: Tensor, b: Tensor) -> float:
     """``10 log10(sum(a ** 2) / sum((a - b) ** 2))`` in dB; +inf for equal tensors."""
-    noise = float(_difference(a, b).square().sum())
-    # an infinity that both sides share is neither noise nor signal
-    shared = a.isinf() & (a == b) if a.is_floating_point() else torch.zeros((), dtype=torch.bool)
-    signal = float(a.double().masked_fill(shared, 0.0).square().sum())
-    if noise == 0:
+    noise, signal = _on_difference(a, b, _energy), float(_energy(_wide(a)))
+    if 0 < noise < math.inf and 0 < signal < math.inf:
+        return 10 * (math.log10(signal) - math.log10(noise))
+    return _extreme_sqnr(a, b)
+
+
+def _extreme_sqnr(a: Tensor, b: Tensor) -> float:
+    """SQNR where a sum is 0 or leaves the range of float64, or the data are not finite."""
+    x, y = _wide(a), _wide(b)
+    shared = x.isinf() & (x == y)  # an infinity that both sides share is neither noise nor signal
+    x, y = x.masked_fill_(shared, 0.0), y.masked_fill_(shared, 0.0)
+    if torch.equal(x, y):
         return math.inf
-    if math.isnan(noise) or math.isinf(noise) and math.isinf(signal):
+    top = max(float(_largest(x)), float(_largest(y)))
+    if math.isnan(top) or bool(x.isnan().any() | y.isnan().any() | x.isinf().any()):
         return math.nan
-    if signal == 0 or math.isinf(noise):
+    if not bool(x.any()) or math.isinf(top):
         return -math.inf
-    return 10 * math.log10(signal / noise)
+    x, y = x.div_(top), y.div_(top)
+    noise, signal = float(_energy(y.sub_(x))), float(_energy(x))
+    if noise == 0 or signal == 0:  # smaller than float64 can square
+        return math.inf if noise <= signal else -math.inf
+    return 10 * (math.log10(signal) - math.log10(noise))
 
 
 @Metric.register("RTOL", False, "pertensor")
 def rtol(a: Tensor, b: Tensor) -> float:
     """``max(abs(a - b) / abs(a))``; float32's maximum where only the baseline is 0."""
-    difference, size = _difference(a, b).abs(), a.double().abs()
-    ratio = torch.where(difference == 0, 0.0, difference / size)
-    return float(ratio.clamp(max=_FLOAT32_MAX).max())
+    size = _wide(a).abs_()
+
+    def largest_ratio(difference: Tensor) -> Tensor:
+        equal = difference == 0
+        ratio = difference.abs_().div_(size).masked_fill_(equal, 0.0)
+        return ratio.clamp_(max=_FLOAT32_MAX).max()
+
+    return _on_difference(a, b, largest_ratio)
 
 
 @Metric.register("KL", False, "pertensor")
 def kl(a: Tensor, b: Tensor) -> float:
-    """``kl_div(log_softmax(b, d), softmax(a, d), "mean")``, d = 1, or 0 below two dimensions."""
+    """``kl_div(log_softmax(b, d), softmax(a, d), "mean")``, d = 1, or 0 below two dimensions.
+
+    What has probability 0 in the baseline (a masked logit, -inf) adds 0.
+    """
     if torch.equal(a, b):
         return 0.0
     dim = 1 if a.dim() > 1 else 0
-    log_b = torch.log_softmax(b.double(), dim)
-    softmax_a = torch.softmax(a.double(), dim)
-    return float(torch.nn.functional.kl_div(log_b, softmax_a, reduction="none").mean())
+    log_a, log_b = (torch.log_softmax(side.detach().double(), dim) for side in (a, b))
+    share = log_a.exp()
+    value = float((share * (log_a - log_b)).mean())
+    if math.isnan(value):
+        terms = torch.where(share == 0, 0.0, share * (log_a - log_b))
+        value = float(terms.mean())
+    return value

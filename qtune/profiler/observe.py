@@ -5,66 +5,35 @@ The operators of all stages have the same names, so comparing two stages is a jo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.node import map_arg
 
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs
-from qtune.capture.structure import flatten_named
+from qtune.capture.structure import flatten, unflatten
 from qtune.errors import AnalysisError
-from qtune.hbir.builder import META_OP, META_RESULT
-from qtune.hbir.feeding import bind_call, outputs_from
 from qtune.hbir.module import HbirModule
-from qtune.hbir.result import OpResult
 from qtune.nn.eager import eager_facts
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat.op import QATOp, fake_quantizes
+from qtune.nn.quantized import PreservedOp, QuantizedOp
+from qtune.nn.quantized.qtensor import QTensor
 from qtune.prepare.rundir import run_files_in
+from qtune.profiler.live_values import LiveValues
+from qtune.profiler.observe_hbir import stream_hbir
+from qtune.profiler.record import Kept, Observation, OnRecord, OpRecord, plain
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import forward_scope
 
+__all__ = ["Observation", "OpRecord"]  # they lie in qtune.profiler.record
+
 Model = nn.Module | HbirModule
 Replace = Callable[[fx.Node, str, Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class OpRecord:
-    """The result of one operator in one run.
-
-    ``op_type``: its qualified class or function. ``value``: real numbers, a copy. ``scale``:
-    ``None`` where the result is no quantized number. ``dtype``: ``qint8``, ``qint16``,
-    ``torch.float32``, ... ``input_shapes`` and ``inputs`` by operand. ``op``: the operator's name
-    in the registry, where known; ``owner``: its name, also for a second call or result.
-    """
-
-    name: str
-    op_type: str
-    value: Tensor
-    scale: float | None
-    dtype: str
-    input_shapes: tuple[tuple[int, ...] | None, ...] = ()
-    inputs: tuple[Any, ...] = ()
-    op: str = ""
-    owner: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One run: the outputs as the model gave them, and the records in order of execution."""
-
-    outputs: Any
-    records: Mapping[str, OpRecord] = field(default_factory=dict)
-
-    def named_outputs(self) -> list[tuple[str, Any]]:
-        """Output tensors by name (numerics.md section 5); ``""`` for a single one."""
-        return [(name, leaf) for name, leaf in flatten_named(self.outputs)]
 
 
 def is_prepared(model: Model) -> bool:
@@ -72,12 +41,29 @@ def is_prepared(model: Model) -> bool:
     return isinstance(model, nn.Module) and any(isinstance(m, QATOp) for m in model.modules())
 
 
+def is_converted(model: Model) -> bool:
+    """Whether ``model`` came from ``convert``, as a graph of integer operators."""
+    is_graph = isinstance(model, GraphModel)
+    return is_graph and any(isinstance(m, QuantizedOp) for m in model.modules())
+
+
 def run_model(model: Model, inputs: Inputs) -> Any:
     """The model's outputs, without gradients; its modes stay as they are."""
+    inputs = own_inputs(inputs)
     if isinstance(model, HbirModule):
         return model[0](*inputs.args, **inputs.kwargs)
     with torch.no_grad():
         return model(*inputs.args, **inputs.kwargs)
+
+
+def own_inputs(inputs: Inputs) -> Inputs:
+    """The call with tensors of its own: a model may write to what it gets."""
+    leaves, spec = flatten((inputs.args, dict(inputs.kwargs)))
+    fresh = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    args, kwargs = unflatten(fresh, spec)
+    call = Inputs(*args, **kwargs)
+    call.training = inputs.training
+    return call
 
 
 def float_twin(model: nn.Module, inputs: Inputs) -> nn.Module:
@@ -89,76 +75,122 @@ def float_twin(model: nn.Module, inputs: Inputs) -> nn.Module:
 
 
 def observe(model: Model, inputs: Inputs, *, keep_inputs: bool = False) -> Observation:
-    """Run ``model`` once and return what every operator computed.
+    """Run ``model`` once and return what every operator computed, as values in memory.
 
     A float module is seen through a prepared copy of itself (:func:`float_twin`).
     """
+    kept = Kept()
+    return Observation(stream(model, inputs, kept.note, keep_inputs=keep_inputs), kept)
+
+
+def stream(model: Model, inputs: Inputs, note: OnRecord, *, keep_inputs: bool = True) -> Any:
+    """As :func:`observe`, but each record goes to ``note`` when it is there; return the outputs.
+
+    Nothing is kept beyond what operators ahead need.
+    """
     if isinstance(model, HbirModule):
-        return _observe_hbir(model, inputs)
+        return stream_hbir(model, inputs, note, keep_inputs=keep_inputs)
+    if is_converted(model):
+        return stream_graph(model, inputs, note, keep_inputs=keep_inputs)
     if not is_prepared(model):
         model = float_twin(model, inputs)
-    return observe_graph(require_torch(model, "observe"), inputs, keep_inputs=keep_inputs)
+    graph = require_torch(model, "observe")
+    return stream_graph(graph, inputs, note, keep_inputs=keep_inputs)
 
 
 def observe_graph(
-    model: PreparedModel,
+    model: GraphModel,
     inputs: Inputs,
     *,
     keep_inputs: bool = False,
     replace: Replace | None = None,
 ) -> Observation:
-    """Run a prepared model once.
+    """Run a prepared model once; values in memory.
 
     ``replace(node, name, result)`` may give another result for an operator to go on with.
     """
-    recorder = _Recorder(model, keep_inputs, replace)
+    kept = Kept()
+    outputs = stream_graph(model, inputs, kept.note, keep_inputs=keep_inputs, replace=replace)
+    return Observation(outputs, kept)
+
+
+def stream_graph(
+    model: Any,
+    inputs: Inputs,
+    note: OnRecord,
+    *,
+    keep_inputs: bool = True,
+    replace: Replace | None = None,
+) -> Any:
+    """Run a prepared or converted model once; as :func:`stream` and :func:`observe_graph`."""
+    recorder = _Recorder(model, note, keep_inputs, replace)
     with torch.no_grad(), forward_scope():
-        outputs = model.run_nodes(inputs, recorder)
-    return Observation(outputs, recorder.records)
+        return model.run_nodes(own_inputs(inputs), recorder)
 
 
 class _Recorder:
-    """Makes a record of every operator's result while a graph runs.
+    """Makes a record of every operator's result while a graph runs."""
 
-    Copies are made at once: a later operator may change a result in place.
-    """
-
-    def __init__(self, model: PreparedModel, keep_inputs: bool, replace: Replace | None) -> None:
+    def __init__(
+        self, model: GraphModel, note: OnRecord, keep_inputs: bool, replace: Replace | None
+    ) -> None:
         self.model = model
+        self.note = note
         self.keep_inputs = keep_inputs
         self.replace = replace
-        self.records: dict[str, OpRecord] = {}
         self._quantizers = value_quantizers(model)
-        self._copies: dict[fx.Node, Any] = {}
+        self._live = LiveValues(model)
+        self._seen: set[str] = set()
 
     def __call__(self, node: fx.Node, result: Any) -> Any:
         name = operator_name(node)
         if name and self.replace is not None:
             result = self.replace(node, name, result)
-        self._copies[node] = _copy(result)
         if name:
-            for key, value in named_results(name, self._copies[node], self.records):
-                self.records[key] = self._record(key, node, value)
+            operands = self._live.operands(node)
+            for key, value in named_results(name, result, self._seen):
+                self._seen.add(key)
+                self.note(self._record(key, node, value, operands))
+        self._live.take(node, result)
         return result
 
-    def _record(self, name: str, node: fx.Node, value: Tensor) -> OpRecord:
+    def _record(self, name: str, node: fx.Node, value: Tensor, operands: Any) -> OpRecord:
         op = operator_of(self.model, node)
-        quantizer = self._quantizers.get(node)
-        if quantizer is not None and not fake_quantizes(quantizer):
-            quantizer = None
-        operands = map_arg(node.args, self._copies.__getitem__)
+        called = self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
         filled = op.fill(tuple(operands)) if op is not None else operands
+        scale, dtype = self._grid(node, value)
         return OpRecord(
             name,
-            str(node.meta["op"]) if op is None else type_name(op),
-            value,
-            None if quantizer is None else float(quantizer.scale.detach().reshape(-1)[0]),
-            str(value.dtype) if quantizer is None else str(quantizer.dtype),
+            str(node.meta["op"]) if called is None else type_name(called),
+            real_numbers(value),
+            scale,
+            dtype,
             tuple(tuple(v.shape) if isinstance(v, Tensor) else None for v in filled),
-            tuple(operands) if self.keep_inputs else (),
-            "" if op is None else op.op,
+            tuple(real_numbers(v) for v in operands) if self.keep_inputs else (),
+            str(node.meta["op"]) if op is None and is_operator(called) else getattr(op, "op", ""),
             operator_name(node),
         )
+
+    def _grid(self, node: fx.Node, value: Tensor) -> tuple[float | None, str]:
+        """Scale and dtype of a result."""
+        if isinstance(value, QTensor):
+            return value.scales[0], str(value.dtype)
+        quantizer = self._quantizers.get(node)
+        if quantizer is None or not fake_quantizes(quantizer):
+            return None, str(value.dtype)
+        return float(quantizer.scale.detach().reshape(-1)[0]), str(quantizer.dtype)
+
+
+def real_numbers(value: Any) -> Any:
+    """Codes as the real numbers that they stand for; tensors without gradients."""
+    if isinstance(value, QTensor):
+        return value.dequantize()
+    return plain(value.detach()) if isinstance(value, Tensor) else value
+
+
+def is_operator(module: nn.Module | None) -> bool:
+    """Whether a module is one operator of a prepared or converted model."""
+    return isinstance(module, QATOp | QuantizedOp | PreservedOp)
 
 
 def operator_name(node: fx.Node) -> str:
@@ -173,7 +205,7 @@ def operator_of(model: GraphModel, node: fx.Node) -> QATOp | None:
     return module if isinstance(module, QATOp) else None
 
 
-def named_results(name: str, result: Any, seen: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def named_results(name: str, result: Any, seen: Container[str]) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) pairs: ``op``; ``op:1`` for a second result; ``op_1`` for a second call.
 
     The HBIR modules of the model have the same names.
@@ -188,37 +220,9 @@ def named_results(name: str, result: Any, seen: Mapping[str, Any]) -> Iterator[t
             yield (base if index == 0 else f"{base}:{index}"), value
 
 
-def type_name(op: QATOp) -> str:
-    """Qualified name of the operator's class in the prepared model."""
+def type_name(op: nn.Module) -> str:
+    """Qualified name of the operator's class."""
     return f"{type(op).__module__}.{type(op).__qualname__}"
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, tuple | list):
-        return [_copy(item) for item in value]
-    return value
-
-
-def _observe_hbir(module: HbirModule, inputs: Inputs) -> Observation:
-    function = module[0]
-    types = {
-        node.metadata_props[META_OP]: f"{node.domain or 'onnx'}.{node.op_type}"
-        for node in module.model.graph
-        if META_RESULT in node.metadata_props
-    }
-    records: dict[str, OpRecord] = {}
-
-    def note(name: str, result: OpResult) -> None:
-        records[name] = OpRecord(
-            name, types.get(name, ""), result.values, result.scale, result.dtype
-        )
-
-    feed = bind_call(function, inputs.args, dict(inputs.kwargs))
-    results = function.run(feed, observe=note)
-    outputs = outputs_from(function, [results[item.name] for item in function.outputs])
-    return Observation(outputs, records)
 
 
 def require_torch(model: Model, what: str) -> PreparedModel:

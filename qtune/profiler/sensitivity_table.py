@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ class SensitivityTable:
         Rows of equal value keep their order.
         """
         index = self._index(name)
+        if len({isinstance(row[index], str) for row in self.rows if row[index] is not None}) > 1:
+            raise ArgumentError(f"column {name!r} holds numbers and texts; it has no order")
         known = [row for row in self.rows if row[index] is not None]
         nan = [row for row in known if row[index] != row[index]]
         numbers = [row for row in known if row[index] == row[index]]
@@ -73,6 +76,7 @@ class SensitivityTable:
             "columns": list(self.columns),
             "rows": [list(row) for row in self.rows],
             "metric": self.metric,
+            "ascending": self.ascending,
             "output_name": self.output_name,
             "case": self.case,
         }
@@ -80,11 +84,27 @@ class SensitivityTable:
     def __str__(self) -> str:
         return text_table(self.rows, self.columns, style="plain")
 
-    def save(self, stem: Path) -> None:
-        """Write ``<stem>.txt``, ``.csv`` and ``.pt``."""
-        write_text(stem.with_name(stem.name + ".txt"), str(self) + "\n")
-        write_text(stem.with_name(stem.name + ".csv"), self.to_pandas().to_csv(index=False))
-        write_with(stem.with_name(stem.name + ".pt"), lambda path: torch.save(self, path))
+    def save(self, stem: str | os.PathLike[str]) -> None:
+        """Write ``<stem>.txt``, ``.csv`` and ``.pt``; one of these endings is taken off first."""
+        write_text(_with_ending(stem, ".txt"), str(self) + "\n")
+        write_text(_with_ending(stem, ".csv"), self.to_pandas().to_csv(index=False))
+        write_with(_with_ending(stem, ".pt"), lambda path: torch.save(self, path))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SensitivityTable:
+        """The table of a ``.pt`` file (or of the stem given to ``save``), never unpickled unsafely.
+
+        ``FileNotFoundError`` where there is none, ``ArgumentError`` for a file of something else.
+        """
+        file = _with_ending(path, ".pt")
+        if not file.exists():
+            raise FileNotFoundError(
+                f"{file} does not exist; sensitivity(use_sensitivity_v2=True) writes such files"
+            )
+        table = torch.load(file, weights_only=True)
+        if not isinstance(table, cls):
+            raise ArgumentError(f"{file} holds a {type(table).__name__}, not a sensitivity table")
+        return table
 
     def _index(self, name: str) -> int:
         if name not in self.columns:
@@ -95,3 +115,12 @@ class SensitivityTable:
         return SensitivityTable(
             columns, rows, self.metric, self.ascending, self.output_name, self.case
         )
+
+
+_ENDINGS = (".txt", ".csv", ".pt")
+
+
+def _with_ending(stem: str | os.PathLike[str], ending: str) -> Path:
+    path = Path(stem)
+    name = path.stem if path.suffix in _ENDINGS else path.name
+    return path.with_name(name + ending)

@@ -10,12 +10,14 @@ from qtune.qconfig.old_setters import OldSetter
 from qtune.qconfig.qconfig import QConfig
 from qtune.qconfig.qconfig_dict import rules_of_dict
 from qtune.qconfig.rules import NO_RULE, Rules, Template
+from qtune.qconfig.sensitivity import PortRaiser
 from qtune.qconfig.setter import QconfigSetter, default_setter
 
 AnySetter = (
     QconfigSetter
     | OldSetter
-    | Sequence[QconfigSetter | OldSetter]
+    | PortRaiser
+    | Sequence[QconfigSetter | OldSetter | PortRaiser]
     | Mapping[str, Any]
     | Rules
     | None
@@ -26,12 +28,16 @@ def rules_of(setter: AnySetter) -> Rules:
     """The rules of any setter.
 
     ``None``: everything qint8. A ``QconfigSetter``; an old setter; a tuple of setters, of which the
-    first has the highest priority; a ``qconfig_dict``. Raises ``QconfigError`` for anything else.
+    first has the highest priority; a ``qconfig_dict``. What raises ports (``SensitivityTemplate``,
+    the result of a search) speaks for these; alone, everything else is as with ``None``. Raises
+    ``QconfigError`` for anything else.
     """
     if setter is None:
         return rules_of(default_setter())
     if isinstance(setter, Rules):
         return setter
+    if isinstance(setter, PortRaiser):
+        return _stacked([setter, default_setter()])
     if isinstance(setter, Mapping):
         return rules_of_dict(setter, rules_of)
     if isinstance(setter, (tuple, list)):
@@ -69,6 +75,8 @@ def _stacked(setters: Sequence[Any]) -> Rules:
 def _one(setter: Any) -> Rules:
     if isinstance(setter, QconfigSetter):
         return Rules(setter.reference_qconfig, tuple(setter.templates), strict=setter.strict)
+    if isinstance(setter, PortRaiser):
+        return Rules(QConfig(), (setter,), NO_RULE)
     if isinstance(setter, OldSetter):
         reference = setter.reference
         return Rules(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qtune.arith.quantize import scale_from_threshold
 from qtune.dtype import FloatDType, QuantDType
 from qtune.errors import MarchError, QconfigError
+from qtune.march import March
 from qtune.ops.spec import FuseRole, MarchRule, OpSpec, Rule
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
@@ -21,6 +22,7 @@ from qtune.quantizers.fixed import FixedScaleObserver
 
 if TYPE_CHECKING:
     from qtune.qconfig.qconfig import QConfig
+    from qtune.qconfig.rules import Rules
 
 
 class Unset(enum.Enum):
@@ -227,11 +229,34 @@ class ModelOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What a resolution was made from: ``resolve_with`` asks again with more rules.
+
+    It stays in this process: rules and marches hold functions, so a pickled model has none.
+    """
+
+    views: tuple[OpView, ...]
+    rules: Rules
+    march: March
+
+    def __deepcopy__(self, memo: Any) -> Basis:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
     """The answer of ``resolve``; every operator has a plan, every choice a decision.
 
     ``outputs``: results that leave the model quantized. ``advise_outputs``: whether the setter
-    promises high precision wherever possible, so that each of them is worth a line.
+    promises high precision wherever possible, so that each of them is worth a line. ``basis``: what
+    it was made from.
     """
 
     plans: Mapping[str, OpQuantPlan]
@@ -240,6 +265,7 @@ class Resolution:
     refused: tuple[Refusal, ...] = ()
     outputs: tuple[ModelOutput, ...] = ()
     advise_outputs: bool = False
+    basis: Basis | None = field(default=None, compare=False, repr=False)
 
     @property
     def corrections(self) -> tuple[Decision, ...]:

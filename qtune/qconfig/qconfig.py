@@ -146,7 +146,8 @@ def get_default_qconfig(
 
     ``activation_qkwargs`` and ``weight_qkwargs`` go to the fake-quantize (``alpha``,
     ``use_grad_scaling``) and its observer (``dtype``, ``scale``, ``averaging_constant``,
-    ``is_sync_quantize``). Weights have one scale per output channel.
+    ``is_sync_quantize``); ``observer`` there is a class in place of the named one. Weights have
+    one scale per output channel.
     """
     for port, kind, given in (
         ("activation", activation_fake_quant, activation_qkwargs),
@@ -193,7 +194,8 @@ def _named(
             f"get_default_qconfig: {port}_observer must be one of {', '.join(OBSERVERS)}, "
             f"got {observer!r}"
         )
-    return FAKE_QUANTS[fake_quant].with_args(observer=_observer(observer, options), **options)
+    options = {"observer": _observer(observer, options)} | options
+    return FAKE_QUANTS[fake_quant].with_args(**options)
 
 
 def _observer(name: str, options: Mapping[str, Any]) -> type[Observer]:

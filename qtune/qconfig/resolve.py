@@ -17,6 +17,7 @@ from qtune.qconfig.floating import float_reason, march_refusal, without_quantize
 from qtune.qconfig.march_check import dtype_refusal
 from qtune.qconfig.outputs import OutputChoice, choose_output, leaves_model, low_output
 from qtune.qconfig.plan import (
+    Basis,
     Decision,
     ModelOutput,
     OpQuantPlan,
@@ -26,7 +27,7 @@ from qtune.qconfig.plan import (
     Resolution,
 )
 from qtune.qconfig.ports import Port, plan_inputs, plan_weight
-from qtune.qconfig.rules import Rules, input_ports
+from qtune.qconfig.rules import Rules, Template, input_ports
 
 
 def resolve(
@@ -50,8 +51,14 @@ def resolve(
         resolution = resolver.run()
         more = {key: dtype for key, dtype in resolver.mixed_operands() if key not in mixed}
         if not more:
-            return resolution
+            return replace(resolution, basis=Basis(tuple(views), rules, target))
         mixed.update(more)
+
+
+def resolve_with(basis: Basis, templates: Sequence[Template]) -> Resolution:
+    """The decisions with ``templates`` after those of the setter that decided before."""
+    rules = replace(basis.rules, templates=(*basis.rules.templates, *templates))
+    return resolve(basis.views, rules, basis.march)
 
 
 class _Resolver:

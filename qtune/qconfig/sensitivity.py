@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,8 +116,34 @@ class RaisedPorts:
         )
 
 
+class PortRaiser(ABC):
+    """A rule that raises ports, whatever chose them: a template of ``QconfigSetter``, and a setter.
+
+    As a setter alone it stands for the default one with these ports raised; in a tuple of setters
+    it speaks for them only.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def raised(self) -> RaisedPorts:
+        """The ports and what they get."""
+
+    def bind(self, views: Sequence[OpView]) -> RaisedPorts:
+        """The rule for this model."""
+        return self.raised().bind(views)
+
+    def settings(self, group: Sequence[OpView]) -> Iterator[Setting]:
+        """The settings of one group looked at alone."""
+        return self.bind(group).settings(group)
+
+    def unmatched(self, views: Sequence[OpView], used: frozenset[str]) -> list[str]:
+        """Entries that name no port of this model."""
+        return self.raised().unmatched(views, used)
+
+
 @dataclass(frozen=True)
-class SensitivityTemplate:
+class SensitivityTemplate(PortRaiser):
     """The most sensitive ports get ``high_precision_dtype``.
 
     ``sensitive_table``: what ``QuantAnalysis.sensitivity`` returns for an output (a
@@ -135,9 +162,10 @@ class SensitivityTemplate:
     high_precision_dtype: Any = qint16
 
     def __post_init__(self) -> None:
-        self._raised()
+        self.raised()
 
-    def _raised(self) -> RaisedPorts:
+    def raised(self) -> RaisedPorts:
+        """The chosen ports; ``QconfigError`` for what is no table or no limit."""
         where = type(self).__name__
         if self.sensitive_type not in KINDS:
             raise QconfigError(
@@ -149,18 +177,6 @@ class SensitivityTemplate:
         kinds = KINDS[self.sensitive_type]
         ops = SensitiveOps.of(self.sensitive_table, self.topk_or_ratio, where, kinds, low)
         return ops.raised(high)
-
-    def bind(self, views: Sequence[OpView]) -> RaisedPorts:
-        """The rule for this model."""
-        return self._raised().bind(views)
-
-    def settings(self, group: Sequence[OpView]) -> Iterator[Setting]:
-        """The settings of one group looked at alone."""
-        return self.bind(group).settings(group)
-
-    def unmatched(self, views: Sequence[OpView], used: frozenset[str]) -> list[str]:
-        """Entries that name no port of this model."""
-        return self._raised().unmatched(views, used)
 
 
 class _Flow:

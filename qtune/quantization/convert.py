@@ -44,7 +44,7 @@ class QuantizedModel(OfFloatClass):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph: module after module, or with ``fast_mode`` in one plan."""
-        if self.plans is None:
+        if self.plans is None or self._watch is not None:
             return super().forward(*args, **kwargs)
         return self.plans.run(self, super().forward, args, kwargs)
 

@@ -90,7 +90,7 @@ class Stages:
         if isinstance(given, nn.Module):
             made = copy.deepcopy(given)
         elif callable(given):
-            with _seeded():
+            with seeded():
                 made = given()
         else:
             made = given
@@ -109,7 +109,7 @@ class Stages:
     @cached_property
     def batches(self) -> list[Inputs]:
         """The calibration data."""
-        with _seeded():
+        with seeded():
             given = self._calibration() if callable(self._calibration) else self._calibration
             items: Any = [given] if isinstance(given, Tensor | Inputs) else given
             if not isinstance(items, Iterable):
@@ -138,6 +138,11 @@ class Stages:
         with march(self.march), run_files_in(None):
             model = prepare(self.float, self.example_inputs, self._setter, self._method)
         return model, model_digest(model)
+
+    @property
+    def prepared(self) -> PreparedModel:
+        """The prepared model, which ``calib`` calibrates and returns."""
+        return self._prepared[0]
 
     @cached_property
     def key(self) -> str:
@@ -240,13 +245,13 @@ def _load_state(path: Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _seeded() -> Iterator[None]:
+def seeded(seed: int = _SEED) -> Iterator[None]:
     """Seed Python's, NumPy's and torch's generators; restore them after the block."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
-        random.seed(_SEED)
-        np.random.seed(_SEED)
-        torch.manual_seed(_SEED)
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
         try:
             yield
         finally:

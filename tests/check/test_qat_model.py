@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -62,9 +61,10 @@ def test_sections_come_in_the_documented_order_with_their_columns(tmp_path: Path
         text.index(line)
         for line in (
             "Fusable modules are listed below:",
-            "Modules that do not run exactly once:",
+            "Each module called times:",
             "Each layer out qconfig:",
             "Weight qconfig:",
+            "input/output dtype statistics:",
             "Please check if these OPs qconfigs are expected..",
         )
     ]
@@ -85,8 +85,12 @@ def test_shared_unused_and_unfused_modules_are_named() -> None:
     assert report.types["unused"] == "<class 'torch.nn.modules.linear.Linear'>"
     assert any({"conv", "relu"} <= set(item.names) for item in report.unfused)
     text = str(report)
-    assert re.search(r"shared\s+<class 'qtune.nn.qat.Conv2d'>\s+2\s+shared", text)
-    assert re.search(r"unused\s+<class 'torch.nn.modules.linear.Linear'>\s+0\s+not called", text)
+    calls = text.partition("Each module called times:\n")[2].partition("\n\n")[0].splitlines()
+    assert calls[0].split() == ["name", "called", "times"]
+    counts = {name: int(count) for name, count in (line.split() for line in calls[2:])}
+    assert counts == report.call_counts
+    assert "Not called (unused?): unused" in text
+    assert "Shared (all calls have one scale): shared" in text
 
 
 def test_a_clean_model_is_true_and_says_that_all_runs_once() -> None:
@@ -128,7 +132,7 @@ def test_only_what_is_abnormal_goes_to_the_screen(capsys: pytest.CaptureFixture[
     check_qat_model(prepare(Net().eval(), X), X)
     shown = capsys.readouterr().out
     assert "Fusable modules are listed below:" in shown
-    assert "Modules that do not run exactly once:" in shown
+    assert "Each module called times:" in shown
     assert "Each layer out qconfig:" not in shown
     model = nn.Sequential(QuantStub(), nn.ReLU())
     check_qat_model(prepare(model.eval(), X), X)
@@ -207,5 +211,5 @@ def test_prepare_shows_the_structure_and_writes_what_was_chosen(
     assert "Fixed scale 0.0078125" in (tmp_path / "model_check_result.txt").read_text()
     prepare(Net().eval(), X, setter)
     shown = capsys.readouterr().out
-    assert "Modules that do not run exactly once:" in shown
+    assert "Each module called times:" in shown
     assert "Please check" not in shown

@@ -1,0 +1,177 @@
+"""Raise stubs of a calibrated model to int16 for a moment, as ``prepare`` would give them.
+
+``resolve`` is asked again with the stubs among its rules, so that what the search measures is what
+a model prepared with them computes. Stubs that the march, the operator or another rule keeps are
+refused with that reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qtune.analysis.ablation import Port, ports
+from qtune.dtype import QuantDType, qint16
+from qtune.nn.prepared import PreparedModel
+from qtune.qconfig.plan import PortPlan, Resolution
+from qtune.qconfig.resolve import resolve_with
+from qtune.qconfig.sensitivity import Entry, SensitiveOps
+from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.state import FakeQuantState
+
+SOURCE = "tune"
+_log = logging.getLogger("qtune.analysis")
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What raising some stubs makes of a model: the stubs that change, and those it has no longer.
+
+    ``resolution``: the decisions behind it, where they could be asked for.
+    """
+
+    changed: Mapping[Entry, PortPlan | None] = field(default_factory=dict)
+    gone: frozenset[Entry] = frozenset()
+    resolution: Resolution | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """One fake-quantize as it was."""
+
+    dtype: QuantDType
+    state: FakeQuantState
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, quantizer: FakeQuantize) -> _Before:
+        own = {**dict(quantizer.named_parameters()), **dict(quantizer.named_buffers())}
+        kept = {name: tensor.detach().clone() for name, tensor in own.items()}
+        return cls(quantizer.dtype, quantizer.state, kept)
+
+    def give_back(self, quantizer: FakeQuantize) -> None:
+        if quantizer.dtype != self.dtype:
+            quantizer.set_dtype(self.dtype)
+        quantizer.state = self.state
+        with torch.no_grad():
+            for name, tensor in (*quantizer.named_parameters(), *quantizer.named_buffers()):
+                tensor.copy_(self.tensors[name])
+
+
+class Raising:
+    """Sets of stubs of ``model`` at int16, one after the other; :meth:`kept_back` undoes them."""
+
+    def __init__(self, model: PreparedModel) -> None:
+        self.ports: dict[Entry, Port] = {(p.op.name, p.kind): p for p in ports(model)}
+        self.resolution = model.resolution
+        self._basis = None if model.resolution is None else model.resolution.basis
+        self._before: dict[Entry, _Before] = {}
+        if self._basis is None:
+            _log.warning(
+                "tune: this model does not know how it was configured (it was pickled); whether "
+                "the march takes int16 at a stub is not asked. Prepare it again and load its state"
+            )
+
+    def plan(self, entries: Sequence[Entry]) -> Raised | str:
+        """What raising exactly these stubs does, or why the model can't have it."""
+        if self._basis is None or self.resolution is None:
+            return Raised(dict.fromkeys(entries))
+        rule = SensitiveOps(tuple(entries), SOURCE).raised(qint16)
+        found = resolve_with(self._basis, [rule])
+        if found.refused:
+            return f"{found.refused[0].name}: {found.refused[0].reason}"
+        before, after = _port_plans(self.resolution), _port_plans(found)
+        changed = {
+            entry: plan
+            for entry, plan in after.items()
+            if entry in before and _grid(plan) != _grid(before[entry])
+        }
+        reason = self._objection(entries, before, after, changed, found)
+        if reason:
+            return reason
+        return Raised(changed, frozenset(before.keys() - after.keys()), found)
+
+    def _objection(
+        self,
+        entries: Sequence[Entry],
+        before: Mapping[Entry, PortPlan],
+        after: Mapping[Entry, PortPlan],
+        changed: Mapping[Entry, PortPlan],
+        found: Resolution,
+    ) -> str:
+        floats = [
+            name
+            for name, plan in found.plans.items()
+            if plan.float_reason is not None
+            and self.resolution is not None
+            and self.resolution.plans[name].float_reason is None
+        ]
+        if floats:
+            return f"{floats[0]} would stay float: {found.plans[floats[0]].float_reason}"
+        for entry in entries:
+            if entry in after and after[entry].dtype != qint16:
+                return _why(found, entry) or f"another rule keeps it {after[entry].dtype}"
+        for entry in after.keys() - before.keys():
+            because = _why(found, entry)
+            return f"{entry[0]} {entry[1]} would be quantized on its own" + (
+                f": {because}" if because else ""
+            )
+        for entry in changed.keys() - set(entries):
+            return f"{entry[0]} {entry[1]} would be raised as well; raise that one"
+        return ""
+
+    def apply(self, raised: Raised) -> None:
+        """Bring the model to ``raised``; what an earlier call changed otherwise goes back."""
+        wanted = {*raised.changed, *raised.gone}
+        for entry in [known for known in self._before if known not in wanted]:
+            self._before.pop(entry).give_back(self.ports[entry].fake_quantize)
+        for entry in wanted - self._before.keys():
+            quantizer = self.ports[entry].fake_quantize
+            self._before[entry] = _Before.of(quantizer)
+            if entry in raised.gone:
+                quantizer.state = FakeQuantState._FLOAT
+            else:
+                _raise(quantizer, raised.changed[entry])
+
+    @contextmanager
+    def kept_back(self) -> Iterator[Raising]:
+        """Give every stub its dtype, state and, bit for bit, its scale back at the end."""
+        try:
+            yield self
+        finally:
+            while self._before:
+                entry, before = self._before.popitem()
+                before.give_back(self.ports[entry].fake_quantize)
+
+
+def _raise(quantizer: FakeQuantize, plan: PortPlan | None) -> None:
+    quantizer.set_dtype(qint16)
+    if plan is not None and plan.scale is not None:  # QuantStub(scale=...): on whatever dtype
+        quantizer.set_qparams(plan.scale)
+
+
+def _port_plans(resolution: Resolution) -> dict[Entry, PortPlan]:
+    """Every fake-quantize that a model gets, by operator and port."""
+    found: dict[Entry, PortPlan] = {}
+    for name, plan in resolution.plans.items():
+        single = {"output": plan.output, "weight": plan.weight}
+        found |= {(name, port): own for port, own in single.items() if own is not None}
+        found |= {(name, f"input-{index}"): own for index, own in plan.inputs.items()}
+    return found
+
+
+def _grid(plan: PortPlan) -> Any:
+    return plan.dtype, plan.scale
+
+
+def _why(resolution: Resolution, entry: Entry) -> str:
+    """The reason of a decision that did not give what was asked."""
+    return next(
+        (d.reason for d in resolution.explanation if (d.name, d.port) == entry and d.corrected), ""
+    )

@@ -1,0 +1,65 @@
+"""Sensitivity rankings of a session: for each of its bad cases, in the old form and in v2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qtune.analysis import files
+from qtune.analysis.sensitivity import Row, sensitivity_lists, sensitivity_tables
+from qtune.analysis.session import FAKE_QUANT, Session
+from qtune.errors import AnalysisError
+from qtune.profiler.metric import MetricInfo
+from qtune.profiler.sensitivity_table import SensitivityTable
+
+ABLATION = "ablation"
+
+
+def check_method(session: Session, method: str, use_v2: bool) -> None:
+    """Raise for a method, or for v2, that does not go with the analysis type."""
+    if method != ABLATION:
+        raise NotImplementedError(
+            f"sensitivity: method {method!r} is not done yet; use {ABLATION!r}"
+        )
+    if use_v2 and session.analysis_type != FAKE_QUANT:
+        raise AnalysisError(
+            f"sensitivity v2 works on analysis type {FAKE_QUANT!r} only, this analysis is "
+            f"{session.analysis_type!r}; leave use_sensitivity_v2 out"
+        )
+
+
+def rank_v2(
+    session: Session, metric: MetricInfo, options: Mapping[str, Any]
+) -> dict[str, list[SensitivityTable]]:
+    """Output name -> one table per bad case; writes them, their mean and worst, and the page."""
+    side, model = session.torch_side()
+    tables: dict[str, list[SensitivityTable]] = {}
+    for index in session.cases.indices(metric):
+        case = session.cases.load(index)
+        with session.before(case, side):
+            found = sensitivity_tables(model, case.inputs, metric, str(index), **options)
+        for output, table in found.items():
+            if index in session.cases.indices(metric, output):
+                tables.setdefault(output, []).append(table)
+                session.tables.add((output, index))
+    files.write_tables(session.out_dir, tables)
+    return tables
+
+
+def rank_v1(
+    session: Session, metric: MetricInfo, options: Mapping[str, Any]
+) -> dict[str, list[Row]]:
+    """Output name -> rows of the worst case; writes those of every case."""
+    side, model = session.torch_side()
+    lists: dict[str, dict[int, list[Row]]] = {}
+    for index in session.cases.indices(metric):
+        case = session.cases.load(index)
+        with session.before(case, side):
+            found = sensitivity_lists(model, case.inputs, metric, **options)
+        for output, rows in found.items():
+            if index in session.cases.indices(metric, output):
+                lists.setdefault(output, {})[index] = rows
+                files.write_list(session.out_dir, output, index, metric.name, rows)
+    return {
+        output: cases[session.cases.indices(metric, output)[0]] for output, cases in lists.items()
+    }

@@ -1,0 +1,180 @@
+"""Inputs from a factory, a file, or a random generator, as calls of the model."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qtune.capture.inputs import Inputs, batch_to_inputs
+from qtune.capture.interface import signature_of
+from qtune.cli.files import safe_load
+from qtune.cli.outcome import InputError
+from qtune.cli.sources import called, load_object
+from qtune.testing.stages import seeded
+
+_END = object()
+FILES = (".pt", ".pth", ".npy", ".npz")
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Items that can be gone through several times; ``text`` says what they are.
+
+    ``open`` gives a fresh iterable; of it at most ``steps`` items are taken. Tensors and dicts of
+    tensors at its top are cut into items of ``batch`` samples.
+    """
+
+    option: str
+    text: str
+    open: Callable[[], Any]
+    steps: int | None
+    batch: int
+    seed: int
+
+    def calls(self, model: Any) -> Iterator[Inputs]:
+        """The call of ``model`` that each item stands for.
+
+        Random numbers are those of ``seed``. Raises ``InputError`` for an item that forward does
+        not take.
+        """
+        draws = _Draws(self.seed)
+        with draws:
+            items = iter(_items(self.open(), self.batch, self.option))
+        for index in itertools.count() if self.steps is None else range(self.steps):
+            with draws:
+                item = next(items, _END)
+            if item is _END:
+                return
+            call = _by_name(item, model) if isinstance(item, Mapping) else item
+            yield batch_to_inputs(call, model, index, self.option, InputError)
+
+    def all_calls(self, model: Any) -> list[Inputs]:
+        """All calls; ``InputError`` if there is none."""
+        found = list(self.calls(model))
+        if not found:
+            raise InputError(f"{self.option}: {self.text} gives no item")
+        return found
+
+
+class _Draws:
+    """Random generators of Python, NumPy and torch that are set aside between uses.
+
+    What a data source draws depends on the seed alone, not on what is computed between its items.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._outside: Any = None
+        with seeded(seed):
+            self._own = _states()
+
+    def __enter__(self) -> None:
+        self._outside = _states()
+        _set_states(self._own)
+
+    def __exit__(self, *raised: object) -> None:
+        self._own = _states()
+        _set_states(self._outside)
+
+
+def _states() -> tuple[Any, Any, Tensor]:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _set_states(states: tuple[Any, Any, Tensor]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+def source(spec: str, option: str, *, steps: int | None, batch: int, seed: int) -> Data:
+    """The data that ``spec`` names: a file, or an object of the user."""
+    if Path(spec).suffix in FILES:
+        content = _read(Path(spec), option)
+        return Data(option, spec, lambda: content, steps, batch, seed)
+    given = load_object(spec, option)
+    if isinstance(given, Tensor | Mapping | list | tuple) or not callable(given):
+        return Data(option, spec, _repeatable(given, spec, option, steps), steps, batch, seed)
+    return Data(option, spec, lambda: called(given, spec, option), steps, batch, seed)
+
+
+def random_source(shapes: Iterable[tuple[int, ...]], steps: int, seed: int) -> Data:
+    """Normal random numbers: ``steps`` calls with one tensor per shape."""
+    sizes = list(shapes)
+    text = f"random numbers, {steps} times {', '.join('x'.join(map(str, s)) for s in sizes)}"
+
+    def draw() -> list[Inputs]:
+        return [Inputs(*(torch.randn(size) for size in sizes)) for _ in range(steps)]
+
+    return Data("--random", text, draw, steps, 1, seed)
+
+
+def _repeatable(given: Any, spec: str, option: str, steps: int | None) -> Callable[[], Any]:
+    """A way to go through ``given`` again and again; what can be read only once is kept."""
+    if not isinstance(given, Iterable):
+        raise InputError(
+            f"{option}: {spec} is a {type(given).__name__}; expected an iterable of inputs, or a "
+            "callable that returns one"
+        )
+    kept = list(itertools.islice(given, steps)) if iter(given) is given else given
+    return lambda: kept
+
+
+def _items(given: Any, batch: int, option: str) -> Iterable[Any]:
+    if isinstance(given, Tensor):
+        return _cut({"": given}, batch, option, lambda part: part[""])
+    if isinstance(given, Mapping):
+        return _cut(given, batch, option, dict)
+    if not isinstance(given, Iterable):
+        raise InputError(
+            f"{option}: expected an iterable of inputs but got a {type(given).__name__}"
+        )
+    return given
+
+
+def _cut(
+    parts: Mapping[str, Any], batch: int, option: str, form: Callable[[dict[str, Tensor]], Any]
+) -> list[Any]:
+    """Items of ``batch`` samples along the first dimension of all tensors."""
+    sizes = {name: value.shape[:1] for name, value in parts.items() if isinstance(value, Tensor)}
+    counts = {int(size[0]) for size in sizes.values() if size}
+    if len(sizes) < len(parts) or len(counts) != 1:
+        came = {n: tuple(getattr(v, "shape", ())) or type(v).__name__ for n, v in parts.items()}
+        raise InputError(
+            f"{option}: a dict must hold tensors with the same number of samples in their first "
+            f"dimension, but got {came}"
+        )
+    return [
+        form({name: value[start : start + batch] for name, value in parts.items()})
+        for start in range(0, counts.pop(), batch)
+    ]
+
+
+def _by_name(item: Mapping[str, Any], model: Any) -> Any:
+    """The arguments of forward that the dict names; others are labels. Else the dict itself."""
+    signature = getattr(model, "signature", None)
+    if signature is None and isinstance(model, nn.Module):
+        signature = signature_of(model)
+    names = set() if signature is None else set(signature.parameters) & set(item)
+    return Inputs(**{name: item[name] for name in item if name in names}) if names else item
+
+
+def _read(path: Path, option: str) -> Any:
+    if path.suffix in (".pt", ".pth"):
+        return safe_load(path, option)
+    if not path.is_file():
+        raise InputError(f"{option}: there is no file {path}")
+    try:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            return torch.from_numpy(content)
+        return {name: torch.from_numpy(content[name]) for name in content.files}
+    except (ValueError, TypeError, OSError) as error:
+        raise InputError(f"{option}: {path} can't be read: {error}") from error

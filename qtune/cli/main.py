@@ -1,0 +1,137 @@
+"""``main``: reads the command line, runs one command, writes its result, says how it went.
+
+Standard output gets the result and nothing else, whatever models and data print; progress, logs
+and errors go to standard error. Nothing heavy is imported before a command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, TextIO
+
+from qtune.cli.commands import COMMANDS, Command
+from qtune.cli.failure import one_line
+from qtune.cli.outcome import INTERRUPTED, WRONG_INPUT, Outcome, plain
+from qtune.version import __version__
+
+_LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
+_PROGRESS = "QTUNE_PROGRESS"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``qtune`` with the arguments ``argv`` (default: the process's); return its exit status.
+
+    0: all well. 1: a gate failed. 2: wrong usage or input. 130: interrupted.
+    """
+    try:
+        args = parser().parse_args(argv)
+    except SystemExit as error:  # argparse has said why; --help and --version end with 0
+        return int(error.code or 0)
+    command: Command = args.command
+    stdout = sys.stdout
+    with _surroundings(args), redirect_stdout(sys.stderr):
+        status, text = _run(command, args)
+    if text:
+        _write(stdout, text)
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="qtune",
+        description="Check, compare and tune the quantization of a PyTorch model.",
+        epilog="Exit status: 0 all well, 1 a gate failed, 2 wrong usage or input, 130 interrupted.",
+    )
+    top.add_argument("--version", action="version", version=f"qtune {__version__}")
+    subparsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(
+            command.name,
+            help=command.help,
+            description=command.description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(sub)
+        sub.set_defaults(command=command)
+    return top
+
+
+def _run(command: Command, args: argparse.Namespace) -> tuple[int, str]:
+    """Exit status and what goes to standard output."""
+    try:
+        run = importlib.import_module(command.module).run
+        outcome: Outcome = run(args)
+    except KeyboardInterrupt:
+        return INTERRUPTED, _failed(command, args, INTERRUPTED, "interrupted", "KeyboardInterrupt")
+    except Exception as error:  # the user's model and data may raise anything
+        if args.traceback or args.verbose:
+            traceback.print_exc()
+        message = one_line(error)
+        return WRONG_INPUT, _failed(command, args, WRONG_INPUT, message, type(error).__name__)
+    if args.json:
+        return outcome.status, _json(command, outcome.to_dict())
+    return outcome.status, str(outcome)
+
+
+def _failed(
+    command: Command, args: argparse.Namespace, status: int, message: str, kind: str
+) -> str:
+    sys.stderr.write(f"qtune {command.name}: {message}\n")
+    if not args.json:
+        return ""
+    error = {"type": kind, "message": message}
+    return _json(command, {"ok": False, "exit_status": status, "error": error})
+
+
+def _json(command: Command, content: dict[str, Any]) -> str:
+    head = {"command": command.name, "qtune": __version__}
+    return json.dumps(plain(head | content), indent=1, allow_nan=False)
+
+
+def _write(stdout: TextIO, text: str) -> None:
+    try:
+        stdout.write(f"{text}\n")
+        stdout.flush()
+    except BrokenPipeError:  # who reads has read enough, as ``head`` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+
+
+@contextmanager
+def _surroundings(args: argparse.Namespace) -> Iterator[None]:
+    """Logs on standard error, progress bars as asked for; all of it is taken back."""
+    level = _LEVELS[-1 if args.quiet else min(args.verbose, 1)]
+    log = logging.getLogger("qtune")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    before, progress = log.level, os.environ.get(_PROGRESS)
+    log.addHandler(handler)
+    log.setLevel(level)
+    if args.quiet:
+        os.environ[_PROGRESS] = "off"
+    path = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))  # module:factory may lie beside the user
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        log.removeHandler(handler)
+        log.setLevel(before)
+        if args.quiet:
+            _restore(_PROGRESS, progress)
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

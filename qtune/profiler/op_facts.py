@@ -1,0 +1,79 @@
+"""What a profiler says about a module that is one operator: its type, place and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from qtune.nn.qat import QATOp
+from qtune.nn.quantized import PreservedOp, QuantizedOp
+from qtune.nn.quantized.frozen import FrozenOp
+from qtune.profiler.observe import type_name
+from qtune.profiler.tensor_info import Seen
+
+Converted = (QuantizedOp, PreservedOp)
+Operator = (QATOp, *Converted)
+"""Classes of modules that are one operator of a prepared or converted model."""
+
+
+def operator_type(module: nn.Module) -> str:
+    """Qualified name of the module's class."""
+    if isinstance(module, QATOp):
+        return type_name(module)
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def registry_name(module: nn.Module | None) -> str:
+    """Name of the operator in the registry, ``""`` where there is none."""
+    members = _members(module)
+    return members[-1].op if members else ""
+
+
+def is_layer(module: nn.Module | None) -> bool:
+    """Whether the operator stands for a layer of the user's model, not for a function."""
+    return any(member.params or member.float_repr is not None for member in _members(module))
+
+
+def method_of(module: nn.Module | None) -> str:
+    """What a ``FloatFunctional`` was called for, ``""`` for any other operator."""
+    last = _members(module)[-1:]
+    return last[0].op if last and last[0].float_type.endswith("FloatFunctional") else ""
+
+
+def parameters_of(module: nn.Module | None) -> dict[str, Seen]:
+    """Weight, bias and other parameters by role, as they are now.
+
+    The float numbers of a prepared operator; of a converted one those of the codes.
+    """
+    if isinstance(module, QuantizedOp):
+        pairs = {"weight": module.weight(), "bias": module.bias()}.items()
+        return {role: Seen.of(value) for role, value in pairs if value is not None}
+    members = _members(module)
+    if not members:
+        return {} if module is None else _seen(module.named_parameters())
+    found: dict[str, Seen] = {}
+    for member in members:
+        found.update({k: v for k, v in _roles(member).items() if k not in found})
+    return found
+
+
+def _roles(op: QATOp) -> dict[str, Seen]:
+    seen = _seen((role, op.param(role)) for role in op.params)
+    role, quantizer = op.spec.weight_role, op.weight_fake_quant
+    if role in seen and quantizer is not None:
+        float_weight = seen[role]
+        seen[role] = Seen(float_weight.value, float_weight.dtype, None, quantizer.ch_axis)
+    return seen
+
+
+def _seen(pairs: Iterable[tuple[str, Any]]) -> dict[str, Seen]:
+    return {name: Seen.of(value) for name, value in pairs if value is not None}
+
+
+def _members(module: nn.Module | None) -> list[QATOp]:
+    if isinstance(module, QATOp) and not isinstance(module, FrozenOp):
+        return [module]
+    members: Any = module.members if isinstance(module, Converted) else ()
+    return list(members)
