@@ -83,9 +83,7 @@ def all_ports(
     ]
 
 
-def is_selected(
-    op: QATOp, prefixes: Sequence[str] | None, types: Sequence[Any] | None
-) -> bool:
+def is_selected(op: QATOp, prefixes: Sequence[str] | None, types: Sequence[Any] | None) -> bool:
     """Whether the name of ``op`` has one of ``prefixes``, and it is of one of ``types``."""
     if prefixes is not None and not op.name.startswith(tuple(prefixes)):
         return False

@@ -1,83 +1,153 @@
-"""What to do about one operator, from its range, scale and error (documented kinds of advice)."""
+"""What to do about one operator, from its range, scale and error (documented kinds of advice).
+
+Judged is what the operator itself does: its scale against the baseline's values, and its error on
+the baseline's input. What it merely got from operators further ahead is no reason.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from qtune.analysis.op_error import OpError
 from qtune.arith.quantize import in_range
 from qtune.dtype import quant_dtype
-from qtune.profiler.observe import OpRecord
+from qtune.profiler.pair_sums import extremes
+from qtune.profiler.record import OpRecord
 
 COARSE_STEP = 1.0
 """A step larger than this leaves whole units between two codes: the range is too large."""
 CLIPPED_SHARE = 1e-3
 """More than this share of the baseline's values beyond the scale is a clamp error."""
+NARROW_RATIO = 2.0
+"""So is a baseline value this many times beyond the range: the result is clearly narrower."""
 WIDE_RATIO = 4.0
 """A fixed scale that covers more than this times the data's range wastes two bits."""
+LOW_COSINE = 0.95
+"""The documented bar: below it, with ranges that agree, the resolution is too low."""
+LOW_SQNR = 20 * math.log10(4)
+"""So is an error of more than a quarter of the signal in half of the channels (12 dB): the documented
+"ATOL high", which says nothing without the size of the signal."""
+
+_HIGH_PRECISION = "leave its qconfig to the template that gives the last GEMM torch.float32"
 
 
-def advise(record: OpRecord, baseline: OpRecord, *, fixed_scale: bool, is_output: bool) -> str:
-    """Advice for an operator that owns the scale of ``record``, in one line; empty if all is well.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The results of one operator in both models, and its own error where it has one."""
+
+    base: OpRecord
+    record: OpRecord
+    own: OpError | None = None
+
+
+def advise(judged: Judged, *, fixed_scale: bool, is_output: bool) -> str:
+    """Advice for an operator that owns the scale of its result, in one line; empty if all is well.
 
     ``is_output``: a GEMM whose result leaves the model quantized, although it could be high
-    precision.
+    precision. Pieces of advice are joined by ``; ``.
     """
-    found = list(non_finite(record, baseline))
+    base, record = judged.base, judged.record
+    found = [non_finite(record, base)]
     if record.scale is None:
-        return " ".join(found)
-    low, high = _range(baseline.value)
+        return _joined(found)
+    low, high = _range(base.value)
     if record.scale > COARSE_STEP:
         found.append(f"Total data range {high - low:.6g} maybe too large for quantization.")
-    clipped = clipped_share(baseline.value, record)
-    if clipped > CLIPPED_SHARE:
-        found.append(
-            f"Current scale does not cover the data range: clamp error on {clipped:.2%} of the "
-            "values; calibrate with more data or set a fixed scale."
-        )
+    clamped = _clamped(base.value, record, max(abs(low), abs(high)))
+    found.append(clamped or _rounded(judged))
     if fixed_scale:
         found.append(_fixed(record, max(abs(low), abs(high))))
     if is_output:
-        found.append(
-            f"The output is {record.dtype}, not high precision; leave its qconfig to the template "
-            "that gives the last GEMM torch.float32."
-        )
-    return " ".join(found)
+        found.append(f"The output is {record.dtype}, not high precision: {_HIGH_PRECISION}")
+    return _joined(found)
 
 
-def non_finite(record: OpRecord, baseline: OpRecord) -> list[str]:
-    """Advice about inf and NaN in either result."""
-    sides = {"baseline": baseline.value, "analysed model": record.value}
-    bad = [name for name, value in sides.items() if not _finite(value)]
-    return [f"The result holds inf or NaN ({' and '.join(bad)})."] if bad else []
+def non_finite(record: OpRecord, baseline: OpRecord) -> str:
+    """Advice about inf and NaN in either result, where they don't come with an operand."""
+    sides = {"baseline": baseline, "analysed model": record}
+    bad = [name for name, side in sides.items() if not _finite(side.value)]
+    made = [name for name in bad if all(_finite(v) for v in _tensors(sides[name].inputs))]
+    return f"The result holds inf or NaN ({' and '.join(made)})" if made else ""
 
 
 def clipped_share(value: Tensor, record: OpRecord) -> float:
     """Share of finite values that the record's scale clips (numerics.md section 1)."""
     if record.scale is None or not value.is_floating_point():
         return 0.0
-    finite = value[torch.isfinite(value)].float()
+    finite = value.detach()[torch.isfinite(value)].float()
     if finite.numel() == 0:
         return 0.0
     inside = in_range(finite.cpu().numpy(), record.scale, quant_dtype(record.dtype))
     return 1.0 - float(inside.mean())
 
 
+def _clamped(value: Tensor, record: OpRecord, largest: float) -> str:
+    """Advice about values of the baseline that the scale does not cover."""
+    covered = _covered(record)
+    if largest <= covered:
+        return ""
+    share = clipped_share(value, record)
+    if share <= CLIPPED_SHARE and largest <= NARROW_RATIO * covered:
+        return ""
+    return (
+        f"Current scale does not cover the data range: clamp error on {share:.2%} of the values, "
+        f"up to {largest:.6g} where {covered:.6g} is covered. Calibrate with more such data or set "
+        "a fixed scale"
+    )
+
+
+def _rounded(judged: Judged) -> str:
+    """Advice about a resolution that is too low, by the operator's error on the same input."""
+    own, dtype = judged.own, judged.record.dtype
+    if own is None:
+        return ""
+    cosine, sqnr = own.metrics.get("COSINE"), own.channel_sqnr
+    low_cosine = cosine is not None and cosine < LOW_COSINE
+    if not low_cosine and (sqnr is None or not sqnr < LOW_SQNR):
+        return ""
+    measured = f"cosine {cosine:.4g}" if low_cosine else f"SQNR {sqnr:.3g} dB in half the channels"
+    return (
+        f"Rounding error: {measured} on the same input although the scale covers the range. Raise "
+        f"it from {dtype} to qint16, or bring its channels to one range"
+    )
+
+
 def _fixed(record: OpRecord, largest: float) -> str:
     scale = float(record.scale or 0.0)
-    text = f"Set fixed scale {scale:.7g}."
+    text = f"Set fixed scale {scale:.7g}"
     covered = scale * -quant_dtype(record.dtype).qmin
     if largest > 0 and covered > WIDE_RATIO * largest:
-        text += f" It covers {covered / largest:.3g} times the range of the data."
+        text += f" (it covers {covered / largest:.3g} times the range of the data)"
     return text
 
 
+def _covered(record: OpRecord) -> float:
+    """The largest magnitude that is not clipped."""
+    return float(record.scale or 0.0) * (quant_dtype(record.dtype).qmax + 0.5)
+
+
+def _joined(found: Iterable[str]) -> str:
+    return "; ".join(text for text in found if text)
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
+    return (value for value in values if isinstance(value, Tensor))
+
+
 def _finite(value: Tensor) -> bool:
-    return bool(torch.isfinite(value).all())  # integers and bools are
+    ends = extremes(value)
+    return ends is None or all(map(math.isfinite, ends))
 
 
 def _range(value: Tensor) -> tuple[float, float]:
-    finite = value[torch.isfinite(value)]
-    if finite.numel() == 0:
-        return 0.0, 0.0
-    return float(finite.min()), float(finite.max())
+    ends = extremes(value)
+    if ends is not None and all(map(math.isfinite, ends)):
+        return ends
+    finite = extremes(value[torch.isfinite(value)])
+    return finite or (0.0, 0.0)

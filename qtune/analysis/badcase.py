@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qtune.analysis.cases import Case, CaseStore
-from qtune.analysis.outputs import PostProcess, scores
+from qtune.analysis.outputs import OutputPair, PostProcess, Scores
 from qtune.errors import AnalysisError
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
@@ -60,6 +60,7 @@ class BadCaseSearch:
         self.store = store
         self.post_process = post_process
         self._kept: dict[tuple[str, str], _Kept] = {}
+        self._exact: dict[str, list[float | None]] = {}
 
     def run(
         self,
@@ -67,14 +68,16 @@ class BadCaseSearch:
         cases: Iterable[Case],
         num_steps: int,
         total: int | None = None,
+        device: str = "",
     ) -> BadCaseReport:
         """Search ``num_steps`` of the ``cases``, which are consumed once.
 
-        ``total``: how many there are, where the caller knows (for the bar).
+        ``total``: how many there are, where the caller knows (for the bar). ``device``: for the
+        report.
         """
         items = itertools.islice(cases, num_steps)
         for case in progress(items, "bad cases", unit="case", total=total):
-            self._offer(case.index, *run_both(case))
+            self._offer(case.index, OutputPair(*run_both(case), self.post_process))
             self.store.keep(case, self._wanted())
         if not self._wanted():
             raise AnalysisError(
@@ -87,13 +90,19 @@ class BadCaseSearch:
         for (output, metric), kept in self._kept.items():
             info.setdefault(output, {})[metric] = kept.cases()
             values.setdefault(output, {})[metric] = kept.values
-        return BadCaseReport(info, values, {m.name: m.ascending for m in self.metrics})
+        ascending = {m.name: m.ascending for m in self.metrics}
+        return BadCaseReport(info, values, ascending, self._exact, device)
 
-    def _offer(self, index: int, baseline: Any, outputs: Any) -> None:
+    def _offer(self, index: int, outputs: OutputPair) -> None:
         for metric in self.metrics:
-            for output, value in scores(metric, baseline, outputs, self.post_process).items():
-                key = (output, metric.name)
-                self._kept.setdefault(key, _Kept(metric, self.topk)).offer(index, value)
+            self._note(index, metric, outputs.scores(metric))
+        for output, share in outputs.exact_match().items():
+            self._exact.setdefault(output, []).append(share)
+
+    def _note(self, index: int, metric: MetricInfo, found: Scores) -> None:
+        for output, value in found.items():
+            key = (output, metric.name)
+            self._kept.setdefault(key, _Kept(metric, self.topk)).offer(index, value)
 
     def _wanted(self) -> set[int]:
         return set().union(*(kept.indices() for kept in self._kept.values()))

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from qtune.analysis import files
 from qtune.analysis.cases import ANALYSIS, BASELINE, Case
-from qtune.analysis.compare import LayerComparison, compare, selected
+from qtune.analysis.compare import Facts, LayerComparison, compare, selected
 from qtune.analysis.devices import inputs_on
 from qtune.analysis.facts import facts_of
-from qtune.analysis.op_info import save_op_infos
+from qtune.analysis.op_info import RunFiles
 from qtune.analysis.session import Session, SideRun
 from qtune.errors import AnalysisError
-from qtune.profiler.float_reference import observe_baseline
-from qtune.profiler.observe import Observation, observe
+from qtune.profiler.float_reference import stream_baseline
+from qtune.profiler.observe import stream
+from qtune.profiler.op_files import read_profile
+from qtune.profiler.record import Observation, OnRecord
 from qtune.profiler.undisturbed import same_randomness
 from qtune.report.progress import progress
 
@@ -26,31 +29,51 @@ def run_case(session: Session, case: Case, sides: Sequence[str], on_cpu: bool) -
     """Run the models of ``sides`` on ``case``; their operators' results go to ``op_infos``."""
     session.check_states("run")
     device = torch.device("cpu") if on_cpu else session.run_device
-    inputs = inputs_on(case.inputs, device)
-    runs: dict[str, Callable[[], Observation]] = {
-        BASELINE: lambda: observe_baseline(*session.models, inputs),
-        ANALYSIS: lambda: observe(session.analysed, inputs, keep_inputs=True),
+    calls = {side: inputs_on(case.inputs_of(side), device) for side in sides}
+    runs: dict[str, Callable[[OnRecord], Any]] = {
+        BASELINE: lambda note: stream_baseline(*session.models, calls[BASELINE], note),
+        ANALYSIS: lambda note: stream(session.analysed, calls[ANALYSIS], note),
     }
     with session.undisturbed(device):
         for side in progress(sides, "run", unit="model"):
+            stored = RunFiles(session.out_dir / files.OP_INFOS / side)
             with same_randomness(), session.before(case, side, device):
-                run = runs[side]()
-            session.runs[side] = SideRun(run, case)
-            save_op_infos(session.out_dir / files.OP_INFOS / side, run)
+                outputs = runs[side](stored.note)
+            session.runs[side] = SideRun(stored.observation(outputs), case)
 
 
 def compare_runs(
     session: Session, prefixes: Sequence[str] | None, types: Sequence[Any] | None
 ) -> LayerComparison:
     """Compare the two runs and write the tables and the page."""
-    if set(session.runs) != {BASELINE, ANALYSIS}:
-        raise AnalysisError("compare_per_layer: both models must have run; call run() first")
+    missing = [side for side in (BASELINE, ANALYSIS) if side not in session.runs]
+    if missing:
+        raise AnalysisError(
+            f"compare_per_layer: both models must have run, {' and '.join(missing)} has not; call "
+            "run() or set_model_profiler_dir() first"
+        )
     baseline, run = session.runs[BASELINE].observation, session.runs[ANALYSIS]
-    facts = facts_of(*session.models, session.analysis_type, run.case.inputs, baseline)
-    found = compare(baseline, run.observation, session.metrics, facts)
-    found = found.only(selected(baseline, prefixes, types))
+    wanted = selected(baseline, prefixes, types)
+    found = compare(baseline, run.observation, session.metrics, _facts(session, baseline))
+    found = found.only(wanted)
     files.write_comparison(session.out_dir, found, session.metrics)
     return found
+
+
+def take_profiles(session: Session, baseline: str | Path, analysed: str | Path) -> None:
+    """Compare what two profilers saw, in place of runs; ``AnalysisError`` for a folder without."""
+    found = {BASELINE: read_profile(baseline), ANALYSIS: read_profile(analysed)}
+    session.runs = {side: SideRun(observation) for side, observation in found.items()}
+
+
+def _facts(session: Session, baseline: Observation) -> Facts:
+    case = session.runs[ANALYSIS].case
+    kind = session.analysis_type
+    if case is None:
+        return facts_of(*session.models, kind, None, baseline, session.metrics)
+    inputs = inputs_on(case.inputs_of(ANALYSIS), session.run_device)
+    with session.undisturbed(), same_randomness(), session.before(case, ANALYSIS):
+        return facts_of(*session.models, kind, inputs, baseline, session.metrics)
 
 
 def forget_runs(session: Session) -> None:

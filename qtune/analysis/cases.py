@@ -5,11 +5,11 @@ In memory, and in ``badcase/<index>.pt``.
 
 from __future__ import annotations
 
+import pickle
 import shutil
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,23 @@ _PLAIN = (bool, int, float, str)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One call. ``attributes``: side -> dotted name -> value before the call (``cached_attrs``)."""
+    """One call. ``attributes``: side -> dotted name -> value before the call (``cached_attrs``).
+
+    ``calls``: side -> what a case set by hand means to a model of another signature, or why it
+    means nothing there.
+    """
 
     index: int
     inputs: Inputs
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    calls: Mapping[str, Inputs | AnalysisError] = field(default_factory=dict)
+
+    def inputs_of(self, side: str) -> Inputs:
+        """The call of the model of a side."""
+        call = self.calls.get(side, self.inputs)
+        if isinstance(call, AnalysisError):
+            raise call
+        return call
 
     def of(self, side: str) -> Mapping[str, Any]:
         """The attributes of one side."""
@@ -178,8 +190,8 @@ def read_case(path: Path, index: int) -> Case:
     """Read what :func:`save_case` wrote (with torch's safe default). Containers get their own
     classes back where these are loaded; else they are dicts and tuples.
     """
-    content = torch.load(path, weights_only=True, map_location="cpu")
-    if not isinstance(content, Mapping) or not {"args", "kwargs"} <= set(content):
+    content = load_safely(path)
+    if not is_case(content):
         raise AnalysisError(f"{path} holds no bad case (args and kwargs of a call)")
     parts = {name: content.get(name, {}) for name in _content(Case(0, Inputs()))}
     if "structure" in content:
@@ -189,14 +201,17 @@ def read_case(path: Path, index: int) -> Case:
     return Case(index, Inputs(*parts["args"], **parts["kwargs"]), attributes)
 
 
-def copy_cases(source: Path, folder: Path, indices: Sequence[int]) -> None:
-    """Copy the files of these cases from a folder ``badcase`` to another one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for index in indices:
-        name = f"{index}.pt"
-        if not (source / name).exists():
-            raise AnalysisError(f"{source / name} is missing, which the report names; search again")
-        write_with(folder / name, partial(shutil.copyfile, source / name))
+def load_safely(path: Path) -> Any:
+    """The content of a file, with torch's safe default; ``AnalysisError`` if it can't be read."""
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise AnalysisError(f"{path} can't be read safely: {error}") from error
+
+
+def is_case(content: Any) -> bool:
+    """Whether a file's content is that of :func:`save_case`."""
+    return isinstance(content, Mapping) and {"args", "kwargs"} <= set(content)
 
 
 def _content(case: Case) -> dict[str, Any]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+import csv
+import difflib
+import io
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from qtune.analysis.advice import advise, non_finite
-from qtune.analysis.own_error import OwnError
+from qtune.analysis.advice import Judged, advise, non_finite
+from qtune.analysis.op_error import OpError
+from qtune.errors import AnalysisError
 from qtune.profiler.metric import Metric, MetricInfo
-from qtune.profiler.observe import Observation, OpRecord
 from qtune.profiler.op_types import is_one_of
+from qtune.profiler.pair_sums import PairSums, distance, extremes, sums_of
+from qtune.profiler.record import Observation, OpRecord
 from qtune.report.progress import progress
-from qtune.report.table import text_table
+from qtune.report.table import format_number, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,15 +40,30 @@ TAIL = (
 )
 METRIC_ORDER = ("COSINE", "L1", "ATOL")
 GENERATED = "_generated_"
+_ATOL = Metric.get_metric("ATOL")
+
+
+OWN = "op_error_"
+"""Begin of the columns of own errors; a metric's name follows."""
+OWN_TAIL = (f"{OWN}qscale_diff", f"{OWN}channel_SQNR")
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerComparison:
-    """All operators that both runs have, in order of execution."""
+    """All operators that both runs have, in order of execution.
+
+    ``rows``: the documented ``columns`` and, beyond them, ``own_columns``: the operator's own error
+    (:class:`~qtune.analysis.op_error.OpError`), ``None`` inside of a fused group. ``left_out``:
+    operators without a row, and why.
+    """
 
     columns: tuple[str, ...]
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[Row, ...]
     names: tuple[str, ...]
+    own_columns: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -56,18 +76,66 @@ class LayerComparison:
         if wanted is None:
             return self
         kept = [i for i, name in enumerate(self.names) if name in wanted]
-        rows = tuple(self.rows[i] for i in kept)
-        return LayerComparison(self.columns, rows, tuple(self.names[i] for i in kept))
+        return LayerComparison(
+            self.columns,
+            tuple(self.rows[i] for i in kept),
+            tuple(self.names[i] for i in kept),
+            self.own_columns,
+            {name: why for name, why in self.left_out.items() if name in wanted},
+        )
+
+    def op_errors(self) -> LayerComparison:
+        """The operators that have an own error, the worst first, with the columns of that.
+
+        Ordered by ``op_error_channel_SQNR``: unlike an absolute error it does not grow with the
+        values, and unlike steps (about 0.5 for any rounding) and unlike the SQNR of the whole
+        tensor it shows a scale that only one channel needs.
+        """
+        order = sorted(
+            (i for i, row in enumerate(self.rows) if self._has_own(row)),
+            key=lambda i: _worst_first(self.rows[i]),
+        )
+        return LayerComparison(
+            (*HEAD, *self.own_columns),
+            tuple({c: self.rows[i][c] for c in (*HEAD, *self.own_columns)} for i in order),
+            tuple(self.names[i] for i in order),
+            self.own_columns,
+        )
+
+    def _has_own(self, row: Row) -> bool:
+        return any(row[column] is not None for column in self.own_columns)
+
+    def to_csv(self) -> str:
+        """The same cells as the text."""
+        rows = [
+            [str(i), *(format_number(row[c]) for c in self.columns)]
+            for i, row in enumerate(self.rows)
+        ]
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows([["", *self.columns], *rows])
+        return buffer.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain containers."""
-        return {"columns": list(self.columns), "rows": [dict(row) for row in self.rows]}
+        return {
+            "columns": list(self.columns),
+            "own_columns": list(self.own_columns),
+            "names": list(self.names),
+            "rows": [dict(row) for row in self.rows],
+            "left_out": dict(self.left_out),
+        }
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per operator; the operators' names are the index."""
+        """One row per operator, the ``columns``; the operators' names are the index."""
         import pandas as pd
 
         return pd.DataFrame(self.rows, columns=list(self.columns), index=list(self.names))
+
+
+def _worst_first(row: Row) -> tuple[float, float]:
+    ratio, steps = row[OWN_TAIL[1]], row[OWN_TAIL[0]]
+    known = math.inf if ratio is None or math.isnan(ratio) else ratio
+    return known, -(steps or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,102 +144,168 @@ class Facts:
 
     ``owners``: operators whose result has a fake-quantize of its own (others keep their input's
     scale, and advice on it belongs to the owner); ``None`` if not known. ``fixed``: operators with
-    a fixed scale. ``outputs``: GEMMs whose result leaves the model quantized. ``qat_bc`` and
-    ``int_bc``: own errors in the two HBIR stages.
+    a fixed scale. ``outputs``: GEMMs whose result leaves the model quantized. ``own``: own errors
+    by the names of the records. ``stage``: ``qat`` or ``quantized`` where they are those of a
+    module in HBIR against a torch model.
     """
 
     owners: frozenset[str] | None = None
     fixed: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
-    qat_bc: Mapping[str, OwnError] | None = None
-    int_bc: Mapping[str, OwnError] | None = None
+    own: Mapping[str, OpError] = field(default_factory=dict)
+    stage: str = ""
 
 
 def compare(
     baseline: Observation, analysed: Observation, metrics: Sequence[MetricInfo], facts: Facts
 ) -> LayerComparison:
-    """Join the two runs on operator names; results of different shapes are left out."""
+    """Join the two runs on operator names, in the order of the analysed one.
+
+    The records are read one pair at a time. Operators of one side only and results of different
+    shapes have no row; ``left_out`` says so.
+    """
     per_tensor = [m for m in metrics if m.scope == "pertensor"]
     order = {name: i for i, name in enumerate(METRIC_ORDER)}
     ordered = sorted(per_tensor, key=lambda m: order.get(m.name, len(order)))
-    rows, names = [], []
-    for name, record in progress(analysed.records.items(), "compare", unit="op"):
-        base = baseline.records.get(name)
-        if base is None or base.value.shape != record.value.shape:
+    rows: dict[str, Row] = {}
+    left_out: dict[str, str] = {}
+    known, names = set(baseline.records), list(analysed.records)  # asking a file takes longer
+    for name in progress(names, "compare", unit="op"):
+        if name not in known:
+            left_out[name] = "the baseline has no operator of this name"
             continue
-        rows.append(_row(base, record, ordered, facts))
-        names.append(name)
+        base, record = baseline.records[name], analysed.records[name]
+        if base.value.shape == record.value.shape:
+            rows[name] = _Pair(base, record, facts).row(ordered)
+        else:
+            shapes = " and ".join(str(tuple(r.value.shape)) for r in (base, record))
+            left_out[name] = f"the results have different shapes, {shapes}"
+    only_baseline = known - set(names)
+    left_out |= dict.fromkeys(sorted(only_baseline), "the analysed model has no operator of this name")
+    own = (*(f"{OWN}{m.name}" for m in ordered), *OWN_TAIL)
     columns = (*HEAD, *(m.name for m in ordered), *TAIL)
-    return LayerComparison(columns, tuple(rows), tuple(names))
+    return LayerComparison(columns, tuple(rows.values()), tuple(rows), own, left_out)
 
 
 def selected(
     run: Observation, prefixes: Sequence[str] | None, types: Sequence[Any] | None
 ) -> set[str] | None:
-    """Operators of ``run`` by name prefix and type (both, if both are given); ``None`` for all."""
+    """Operators of ``run`` by name prefix and type (both, if both are given); ``None`` for all.
+
+    ``AnalysisError`` with similar names where nothing is left.
+    """
     if prefixes is None and types is None:
         return None
-    return {
+    starts = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes or ())
+    found = {
         name
         for name, record in run.records.items()
-        if (prefixes is None or name.startswith(tuple(prefixes)))
+        if (prefixes is None or name.startswith(starts))
         and (types is None or is_one_of(types, record.op, record.op_type))
     }
+    if not found:
+        raise AnalysisError(_nothing(list(run.records), starts, types))
+    return found
 
 
-def _row(
-    base: OpRecord, record: OpRecord, metrics: Sequence[MetricInfo], facts: Facts
-) -> dict[str, Any]:
-    name = record.name
-    row: dict[str, Any] = {
-        "mod_name": "" if name.startswith(GENERATED) else name,
-        "base_op_type": base.op_type,
-        "analy_op_type": record.op_type,
-        "shape": f"torch.Size({list(record.value.shape)})",
-        "dtype": record.dtype,
-        "qscale": record.scale,
-    }
-    row |= {m.name: _distance(m, base.value, record.value) for m in metrics}
-    row["max_qscale_diff"] = _steps(base, record)
-    for what in ("min", "max", "mean"):
-        row[f"base_model_{what}"] = _statistic(base.value, what)
-        row[f"analy_model_{what}"] = _statistic(record.value, what)
-    row["same_in_qatbc_qdiff"] = _own(facts.qat_bc, name)
-    row["same_in_intbc_qdiff"] = _own(facts.int_bc, name)
-    row["advice"] = _advice(base, record, facts)
-    return row
+def _nothing(names: list[str], prefixes: Sequence[str], types: Sequence[Any] | None) -> str:
+    asked = [f"prefixes {prefixes}"] if prefixes else []
+    if types is not None:
+        asked.append(f"types {tuple(getattr(t, '__name__', t) for t in types)}")
+    near = {n for p in prefixes for n in difflib.get_close_matches(p, names, 3, 0.4)}
+    shown = sorted(near) or names[:5]
+    return (
+        f"compare_per_layer: no operator fits {' and '.join(asked)}; the model has, for example: "
+        f"{', '.join(shown)}"
+    )
 
 
-def _advice(base: OpRecord, record: OpRecord, facts: Facts) -> str:
-    name = record.owner or record.name
-    if facts.owners is not None and name not in facts.owners:
-        return " ".join(non_finite(record, base))
-    fixed, is_output = name in facts.fixed, name in facts.outputs
-    return advise(record, base, fixed_scale=fixed, is_output=is_output)
+class _Pair:
+    """The two results of one operator."""
+
+    def __init__(self, base: OpRecord, record: OpRecord, facts: Facts) -> None:
+        self.base = base
+        self.record = record
+        self.facts = facts
+        self.own = facts.own.get(record.name)
+        self.ends = extremes(base.value), extremes(record.value)
+        self.sums = sums_of(base.value, record.value, *self.ends)
+
+    def row(self, metrics: Sequence[MetricInfo]) -> Row:
+        """The cells, documented columns first."""
+        base, record = self.base, self.record
+        steps = None if self.own is None else self.own.steps
+        stage = self.facts.stage
+        return {
+            "mod_name": "" if record.name.startswith(GENERATED) else record.name,
+            "base_op_type": base.op_type,
+            "analy_op_type": record.op_type,
+            "shape": f"torch.Size({list(record.value.shape)})",
+            "dtype": record.dtype,
+            "qscale": record.scale,
+            **{m.name: self._distance(m) for m in metrics},
+            "max_qscale_diff": self._steps(),
+            **self._statistics(),
+            "same_in_qatbc_qdiff": _whole(steps) if stage == "qat" else None,
+            "same_in_intbc_qdiff": _whole(steps) if stage == "quantized" else None,
+            "advice": self._advice(),
+            **self._own_cells(metrics),
+        }
+
+    def _distance(self, metric: MetricInfo) -> float | None:
+        """Indices and masks have no distance (they would dwarf the curves)."""
+        value = self.record.value
+        if not (value.is_floating_point() or value.is_complex()):
+            return None
+        return distance(metric, self.base.value, value, self.sums)
+
+    def _steps(self) -> float | None:
+        scale = self.record.scale
+        largest = None if scale is None else distance(_ATOL, *self._values, self.sums)
+        return None if largest is None or scale is None else largest / scale
+
+    @property
+    def _values(self) -> tuple[Any, Any]:
+        return self.base.value, self.record.value
+
+    def _statistics(self) -> dict[str, float | None]:
+        means = [_mean(value, self.sums, side) for side, value in enumerate(self._values)]
+        (low, high), (other_low, other_high) = (end or (None, None) for end in self.ends)
+        return {
+            "base_model_min": low,
+            "analy_model_min": other_low,
+            "base_model_max": high,
+            "analy_model_max": other_high,
+            "base_model_mean": means[0],
+            "analy_model_mean": means[1],
+        }
+
+    def _advice(self) -> str:
+        name = self.record.owner or self.record.name
+        facts = self.facts
+        if facts.owners is not None and name not in facts.owners:
+            return non_finite(self.record, self.base)
+        judged = Judged(self.base, self.record, self.own)
+        fixed, is_output = name in facts.fixed, name in facts.outputs
+        return advise(judged, fixed_scale=fixed, is_output=is_output)
+
+    def _own_cells(self, metrics: Sequence[MetricInfo]) -> dict[str, float | None]:
+        own = self.own
+        found: Mapping[str, float | None] = {} if own is None else own.metrics
+        cells = {f"{OWN}{m.name}": found.get(m.name) for m in metrics}
+        ends = (None, None) if own is None else (own.steps, own.channel_sqnr)
+        return cells | dict(zip(OWN_TAIL, ends, strict=True))
 
 
-def _steps(base: OpRecord, record: OpRecord) -> float | None:
-    distance = None if record.scale is None else Metric.ATOL(base.value, record.value)
-    return None if distance is None or record.scale is None else distance / record.scale
-
-
-def _distance(metric: MetricInfo, base: Tensor, value: Tensor) -> float | None:
-    """Indices and masks have no distance (they would dwarf the curves)."""
-    if not (value.is_floating_point() or value.is_complex()):
-        return None
-    return metric(base, value)
-
-
-def _statistic(value: Tensor, what: str) -> float | None:
+def _mean(value: Any, sums: PairSums | None, side: int) -> float | None:
     if value.numel() == 0:
         return None
-    if value.is_complex():
-        value = torch.view_as_real(value)
-    functions: dict[str, Callable[[Tensor], Tensor]]
-    functions = {"min": torch.min, "max": torch.max, "mean": torch.mean}
-    return float(functions[what](value.double()))
+    if sums is not None:
+        return (sums.sum_a, sums.sum_b)[side] / sums.count
+    real = torch.view_as_real(value) if value.is_complex() else value
+    return float(real.mean(dtype=torch.float64))
 
 
-def _own(errors: Mapping[str, OwnError] | None, name: str) -> float | None:
-    error = errors.get(name) if errors is not None else None
-    return None if error is None else error.steps
+def _whole(steps: float | None) -> float | None:
+    """Both sides are codes times a scale: whole steps but for the last bits of that product."""
+    return None if steps is None else float(round(steps))

@@ -74,10 +74,11 @@ class Baseline:
 
         Random operators draw the numbers that they drew in the baseline.
         """
-        registers, dirty = list(self.registers), [False] * self.plan.size
+        registers: Registers = list(self.registers)
+        dirty: set[int] = set()
         first = min(self.plan.place[node] for node in changes)
         for step, sources in zip(self.plan.steps[first:], self.plan.sources[first:], strict=True):
-            reached = any([dirty[source] for source in sources])
+            reached = not dirty.isdisjoint(sources)
             change = changes.get(step.node)
             known = self._known[step.register]
             if change is None and known and not reached:
@@ -86,13 +87,14 @@ class Baseline:
             if change is not None:
                 compute = self._changed_call(change, step, reached)
             value = self._computed(step, compute, registers)
-            differs = change is not None or reached
-            if differs and known and same_bits(value, self.registers[step.register]):
-                differs, value = False, self.registers[step.register]
-            registers[step.register], dirty[step.register] = value, differs
+            if known and same_bits(value, self.registers[step.register]):
+                value = self.registers[step.register]
+            elif change is not None or reached:
+                dirty.add(step.register)
+            registers[step.register] = value
             for index in step.dead:
                 registers[index] = None
-        return self.plan.result(registers) if any(dirty[i] for i in self.plan.results) else None
+        return None if dirty.isdisjoint(self.plan.results) else self.plan.result(registers)
 
     def _changed_call(self, change: Change, step: Step, reached: bool) -> Compute:
         """The changed call; its unchanged result is the kept one where its operands are."""
@@ -171,10 +173,10 @@ def same_bits(a: Any, b: Any) -> bool:
         return True
     if (a.dtype, a.shape, a.device) != (b.dtype, b.shape, b.device):
         return False
+    if not torch.equal(a, b):
+        return False
     bits = _BITS.get(a.dtype)
-    if bits is None:
-        return torch.equal(a, b)
-    return torch.equal(a.view(bits), b.view(bits))  # tells 0 from -0, and NaN is itself
+    return bits is None or torch.equal(a.view(bits), b.view(bits))  # tells 0 from -0
 
 
 _BITS = {

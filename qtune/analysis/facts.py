@@ -2,48 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from torch import Tensor, fx
+from torch import fx
 
 from qtune.analysis.compare import Facts
-from qtune.analysis.own_error import OwnError, own_errors
+from qtune.analysis.op_error import op_errors
 from qtune.capture.inputs import Inputs
-from qtune.hbir.feeding import bind_call
+from qtune.hbir.builder import META_OP, META_RESULT, META_SCALE
 from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.qat.op import QATOp
 from qtune.ops.spec import FuseRole, Rule
 from qtune.prepare.operators import has_float_result
-from qtune.profiler.observe import Model, Observation, active_quantizers, operator_of
+from qtune.profiler.metric import Metric, MetricInfo
+from qtune.profiler.observe import Model, active_quantizers, operator_of
+from qtune.profiler.observe_hbir import operand_keys
+from qtune.profiler.record import Observation
 from qtune.quantizers.fake_quantize import FakeQuantize
 
 BC_TYPES = ("export", "convert")
 
 
 def facts_of(
-    baseline: Model, analysed: Model, analysis_type: str, inputs: Inputs, run: Observation
+    baseline: Model,
+    analysed: Model,
+    analysis_type: str,
+    inputs: Inputs | None,
+    run: Observation,
+    metrics: Sequence[MetricInfo] = (),
 ) -> Facts:
     """Owners of scales, fixed scales, quantized outputs, and own errors of an analysis.
 
-    ``run``: what the baseline computed.
+    ``run``: what the baseline computed. ``inputs``: those of the analysed model, which runs once;
+    ``None``: not known, so no own errors.
+    ``metrics``: of own errors; COSINE is one of them always.
     """
+    cosine = Metric.get_metric("COSINE")
+    wanted = [m for m in metrics if m.scope == "pertensor" and m.name != cosine.name]
+    own = {} if inputs is None else op_errors(run, analysed, inputs, [*wanted, cosine])
     prepared = [m for m in (baseline, analysed) if isinstance(m, PreparedModel)]
-    errors = _own_errors(analysed, inputs, run) if analysis_type in BC_TYPES else None
-    stage = analysed.stage if isinstance(analysed, HbirModule) else ""
-    qat_bc, int_bc = (errors if stage == kind else None for kind in ("qat", "quantized"))
+    is_bc = isinstance(analysed, HbirModule)
+    stage = analysed.stage if is_bc and analysis_type in BC_TYPES else ""
     if not prepared:
-        return Facts(qat_bc=qat_bc, int_bc=int_bc)
+        owners = _owners_in(analysed) if isinstance(analysed, HbirModule) else None
+        return Facts(owners, own=own, stage=stage)
     model = prepared[-1]
-    own = active_quantizers(model)
-    fixed = {name for name, q in own.items() if q.activation_post_process.is_fixed}
+    quantizers = active_quantizers(model)
+    fixed = {name for name, q in quantizers.items() if q.activation_post_process.is_fixed}
     return Facts(
-        frozenset(own),
+        frozenset(quantizers),
         frozenset(fixed),
         frozenset(quantized_gemm_outputs(model)),
-        qat_bc=qat_bc,
-        int_bc=int_bc,
+        own,
+        stage,
+    )
+
+
+def _owners_in(module: HbirModule) -> frozenset[str]:
+    """Operators of a module whose result is on another scale than what they take."""
+    scales = {
+        node.metadata_props[META_OP]: node.outputs[0].metadata_props.get(META_SCALE)
+        for node in module.model.graph
+        if META_RESULT in node.metadata_props
+    }
+    takes = operand_keys(list(module.model.graph))
+    return frozenset(
+        name
+        for name, scale in scales.items()
+        if scale is not None and scale not in {scales.get(key) for key in takes.get(name, ())}
     )
 
 
@@ -77,10 +105,3 @@ def _comes_from_gemm(model: PreparedModel, value: fx.Node) -> bool:
 
 def _owns(op: QATOp, quantizer: FakeQuantize) -> bool:
     return op.activation_post_process is quantizer
-
-
-def _own_errors(module: Model, inputs: Inputs, run: Observation) -> Mapping[str, OwnError] | None:
-    if not isinstance(module, HbirModule):
-        return None
-    feed: dict[str, Tensor] = bind_call(module[0], inputs.args, dict(inputs.kwargs))
-    return own_errors(run, feed, module)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from qtune.analysis import pages
+from qtune.analysis.cases import load_safely
 from qtune.analysis.compare import LayerComparison
 from qtune.analysis.summary import summarize
 from qtune.errors import AnalysisError
@@ -18,8 +19,10 @@ from qtune.profiler.sensitivity_table import SensitivityTable
 from qtune.report.files import write_text, write_with
 from qtune.report.table import text_table
 
+CASE = "badcase.pt"
 REPORT, REPORT_PAGE, CASES = "all_badcase_info.pt", "badcase_report.html", "badcase"
 OP_INFOS = "op_infos"
+OP_ERRORS = "compare_per_layer_op_error_0"
 OLD_COLUMNS = ("op_name", "sensitive_type", "op_type", "quant_dtype", "flops")
 
 
@@ -49,19 +52,30 @@ def read_report(folder: Path) -> BadCaseReport:
     path = folder / REPORT
     if not path.exists():
         raise AnalysisError(f"{path} does not exist; run auto_find_bad_case first")
-    report = torch.load(path, weights_only=True)
+    report = load_safely(path)
     if not isinstance(report, BadCaseReport):
         raise AnalysisError(f"{path} holds a {type(report).__name__}, not a bad case report")
+    if not all(type(index) is int and index >= 0 for index in _indices(report)):
+        raise AnalysisError(f"{path} is damaged: cases have whole numbers as their indices")
     return report
+
+
+def _indices(report: BadCaseReport) -> list[Any]:
+    """All that stands for an index (it becomes the name of a file)."""
+    metrics = report.output_to_badcase_info.values()
+    return [case[0] for found in metrics for cases in found.values() for case in cases]
 
 
 def write_comparison(
     folder: Path, comparison: LayerComparison, metrics: Sequence[MetricInfo]
 ) -> None:
-    """Write ``compare_per_layer_out_0.txt``, ``.csv`` and ``compare_per_layer_report_0.html``."""
-    write_text(folder / "compare_per_layer_out_0.txt", f"{comparison}\n")
-    frame = comparison.to_pandas().reset_index(drop=True)
-    write_text(folder / "compare_per_layer_out_0.csv", frame.to_csv())
+    """Write ``compare_per_layer_out_0.txt`` and ``.csv``, ``compare_per_layer_op_error_0.txt`` and
+    ``.csv``, and ``compare_per_layer_report_0.html``.
+    """
+    own = comparison.op_errors()
+    for stem, table in (("compare_per_layer_out_0", comparison), (OP_ERRORS, own)):
+        write_text(folder / f"{stem}.txt", f"{table}\n")
+        write_text(folder / f"{stem}.csv", table.to_csv())
     page = pages.compare_page(comparison, metrics)
     write_text(folder / "compare_per_layer_report_0.html", page)
 

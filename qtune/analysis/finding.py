@@ -1,15 +1,14 @@
-"""Where the bad cases of a session come from: a search, the user, or the files of another one."""
+"""Where the bad cases of a session come from: a search, or the user."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from qtune.analysis import files
 from qtune.analysis.badcase import BadCaseSearch
-from qtune.analysis.cases import ANALYSIS, BASELINE, BadCases, Case, copy_cases
+from qtune.analysis.cases import ANALYSIS, BASELINE, BadCases, Case
 from qtune.analysis.devices import inputs_on
 from qtune.analysis.session import Session
 from qtune.capture.inputs import Inputs, batch_to_inputs
@@ -18,7 +17,7 @@ from qtune.hbir.feeding import positional
 from qtune.hbir.module import HbirModule
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.kept_state import read_attributes
-from qtune.profiler.observe import run_model
+from qtune.profiler.observe import Model, run_model
 from qtune.profiler.undisturbed import same_randomness
 from qtune.report.progress import expected_length
 
@@ -38,7 +37,9 @@ def find_bad_cases(
     total = expected_length(data, None if num_steps == sys.maxsize else num_steps)
     with session.undisturbed(cached_attrs=cached_attrs), store.replacing():
         cases = _cases(session, data, cached_attrs)
-        report = search.run(lambda case: _run_both(session, case), cases, num_steps, total)
+        report = search.run(
+            lambda case: _run_both(session, case), cases, num_steps, total, session.where_run
+        )
         files.write_report(session.out_dir, report)
     session.take_cases(BadCases(store, report))
     return report
@@ -46,31 +47,35 @@ def find_bad_cases(
 
 def take_bad_case(session: Session, data: Any, attributes: Mapping[str, Mapping[str, Any]]) -> None:
     """Go on with ``data`` as index 0. ``attributes``: side -> name -> value before the call."""
-    inputs = call_of(session, data, 0, "set_bad_case")
-    case = Case(0, inputs, attributes)
+    calls = {side: _call_on(session, data, side) for side in (BASELINE, ANALYSIS)}
+    fitting = [call for call in calls.values() if isinstance(call, Inputs)]
+    if not fitting:
+        raise next(call for call in calls.values() if isinstance(call, AnalysisError))
+    case = Case(0, fitting[0], attributes, calls)
     for side in attributes:
         with session.before(case, side):  # names and values that don't fit are refused now
             pass
     session.take_cases(BadCases(session.new_store(), by_hand=case))
 
 
-def load_bad_cases(session: Session, path: str | None) -> None:
-    """Go on with the report of an earlier search, whose files are copied to ``out_dir``."""
-    if str(path or "").startswith(("http://", "https://")):
-        raise NotImplementedError("load_bad_case: links are not done yet; pass a folder")
-    folder = Path(path) if path is not None else session.out_dir
-    report = files.read_report(folder)
-    store = session.new_store()
-    if folder.resolve() != session.out_dir.resolve():
-        with store.replacing():
-            copy_cases(folder / files.CASES, store.folder, report.indices)
-            files.write_report(session.out_dir, report)
-    session.take_cases(BadCases(store, report, loaded=True))
+def _call_on(session: Session, data: Any, side: str) -> Inputs | AnalysisError:
+    """What the data mean to one model, or why they mean nothing.
+
+    An HBIR module is called as the torch model, where that takes the data, else as itself.
+    """
+    own = session.model_of(side)
+    models = (session.called_model, own) if isinstance(own, HbirModule) else (own,)
+    errors = []
+    for model in models:
+        try:
+            return call_of(model, data, 0, "set_bad_case")
+        except AnalysisError as error:
+            errors.append(error)
+    return errors[0]
 
 
-def call_of(session: Session, batch: Any, index: int, where: str) -> Inputs:
+def call_of(model: Model, batch: Any, index: int, where: str) -> Inputs:
     """The call that a batch stands for; labels behind the inputs of an HBIR module are left out."""
-    model = session.called_model
     if isinstance(model, HbirModule) and type(batch) in (tuple, list):
         batch = tuple(batch[:1]) if len(positional(model[0])) == 1 else tuple(batch)
     return batch_to_inputs(batch, model, index, where, AnalysisError)
@@ -78,7 +83,7 @@ def call_of(session: Session, batch: Any, index: int, where: str) -> Inputs:
 
 def _cases(session: Session, data: Iterable[Any], cached_attrs: Sequence[str]) -> Iterator[Case]:
     for index, item in enumerate(data):
-        inputs = call_of(session, item, index, "auto_find_bad_case")
+        inputs = call_of(session.called_model, item, index, "auto_find_bad_case")
         yield Case(index, inputs, _attributes(session, cached_attrs))
 
 

@@ -2,14 +2,15 @@
 
 Written ``y = fq(x)`` for what a fake-quantize makes of its value ``x``, ``delta = y - x`` for its
 error and ``g`` for the gradient of the loss by ``y``, a loss changes by about ``sum(g * delta)``
-because of this one fake-quantize (first order). Source: the tuning tool document, "sensitivity";
-spec/api.md, "grad_x_error".
+because of this one fake-quantize (first order). The error of a weight is taken where it arrives, in
+the operator's result: the same sum, as the operator is linear in its weight, for each sample apart.
+Source: the tuning tool document, "sensitivity"; spec/api.md, "grad_x_error".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -52,11 +53,17 @@ def grad_x_error_tables(
     differentiable tensor of one element. Columns after the head, with ``delta`` and ``g`` of the
     module's text, over all elements and all calls of the operator:
 
-    * ``GRAD_X_ERROR``: ``abs(sum(g * delta))``; the rows are sorted by it, the largest first;
+    * ``GRAD_X_ERROR``: ``abs(sum(g * delta))`` of each sample, summed over the batch;
+      the rows are sorted by it, the largest first;
     * ``GRAD_MAGNITUDE``: ``sqrt(sum(g ** 2))``;
     * ``ERROR_MAGNITUDE``: ``sqrt(sum(delta ** 2))``.
 
-    The first is at most the product of the others; far below it, errors cancel. The working point
+    With one sample these are the document's formulas. Over a batch one sum would mostly cancel:
+    what one sample gains another one loses (measured in docs/analysis.md). A batch is there where
+    all float inputs have the same first dimension; a value belongs to samples by that dimension.
+
+    The first of a sample is at most the product of the others; far below it, errors cancel. The
+    working point
     is the quantized forward: every fake-quantize in VALIDATION, eval mode (at the float point the
     gradient of most losses is 0). Gradients are those of training: they pass the rounding, and stop
     where a value is clamped. A fake-quantize that the loss does not depend on has 0.
@@ -77,8 +84,9 @@ def grad_x_error_tables(
         return {}
     with torch.inference_mode(False), undisturbed(prepared):
         run = _float_run(prepared, inputs)
-        taps = {port.name: _Tap() for port in chosen}
-        with same_randomness():
+        samples = _samples(inputs)
+        taps = {port.name: _Tap(samples) for port in chosen}
+        with same_randomness(prepared):
             _backward(prepared, inputs, chosen, taps, _Loss(metric, run.outputs, post_process))
     flops = flops_of(prepared, run)
     rows = [[*head_of(port, flops), *taps[port.name].cells()] for port in chosen]
@@ -96,7 +104,7 @@ def _check_metric(metric: MetricInfo) -> None:
 
 
 def _float_run(model: PreparedModel, inputs: Inputs) -> Observation:
-    with all_float(model), same_randomness():
+    with all_float(model), same_randomness(model):
         return observe_graph(model, inputs)
 
 
@@ -115,11 +123,21 @@ class _Loss:
         loss = self.metric.function(baseline, outputs)
         problem = _problem(loss)
         if problem:
-            raise AnalysisError(
-                f"sensitivity: {METHOD!r} needs a metric that returns a differentiable tensor of "
-                f"one number, and {self.metric} {problem}"
-            )
+            raise self.refused(problem)
         return cast(Tensor, loss)
+
+    def refused(self, problem: str) -> AnalysisError:
+        """The error for a loss that can't be differentiated."""
+        return AnalysisError(
+            f"sensitivity: {METHOD!r} needs a metric that returns a differentiable tensor of one "
+            f"number, and {self.metric} {problem}"
+        )
+
+
+_CUT = (
+    "returned a tensor without a gradient to the quantized outputs (its second argument); leave "
+    "out .detach(), argmax and no_grad, in post_process too"
+)
 
 
 def _problem(loss: Any) -> str:
@@ -130,12 +148,7 @@ def _problem(loss: Any) -> str:
         return f"returned a tensor of shape {list(loss.shape)}; reduce it, by .mean() for example"
     if not loss.is_floating_point():
         return f"returned {loss.dtype}; rounding, argmax and counting have no gradient"
-    if not loss.requires_grad:
-        return (
-            "returned a tensor without a gradient to the quantized outputs (its second argument); "
-            "leave out .detach(), argmax and no_grad, in post_process too"
-        )
-    return ""
+    return "" if loss.requires_grad else _CUT
 
 
 def _backward(
@@ -159,17 +172,17 @@ def _backward(
         leaves, spec = flatten(outputs)
         seen = [_Tap()(leaf, None, start) if _is_float(leaf) else leaf for leaf in leaves]
         loss = loss_of(unflatten(seen, spec))
-        torch.autograd.grad(loss.reshape(()), [start], allow_unused=True)
+        if torch.autograd.grad(loss.reshape(()), [start], allow_unused=True)[0] is None:
+            raise loss_of.refused(_CUT)
 
 
 def _as_constants(inputs: Inputs) -> Inputs:
-    """The same call; tensors without a gradient, and none that a user's ``inference_mode`` made."""
+    """The same call on copies: without a gradient, not made in a user's ``inference_mode``, and
+    free for an in-place fake-quantize to overwrite.
+    """
     leaves, spec = flatten((inputs.args, dict(inputs.kwargs)))
-    plain = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    plain = [
-        leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf for leaf in plain
-    ]
-    args, kwargs = unflatten(plain, spec)
+    copies = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    args, kwargs = unflatten(copies, spec)
     return Inputs(*args, **kwargs)
 
 
@@ -205,56 +218,89 @@ def _tapped(port: Port, tap: _Tap, start: Tensor) -> Iterator[None]:
 
 @contextmanager
 def _weight_tapped(port: Port, tap: _Tap, start: Tensor) -> Iterator[None]:
-    """As :func:`_tapped`, around the operator's own step: a batch norm that is kept quantizes the
-    folded weight without calling the module.
+    """Let ``tap`` see what the quantized weight changes in the operator's result.
+
+    Around the operator's own steps: a batch norm that is kept quantizes the folded weight without
+    calling the module.
     """
-    quantize: Callable[..., Tensor] = port.op.quantize_weight
+    op = port.op
+    quantize, compute = op.quantize_weight, op.compute
+    originals: list[Tensor] = []
 
-    def quantize_and_see(weight: Tensor, attrs: Any) -> Tensor:
-        return tap(quantize(weight, attrs), weight, start)
+    def quantize_weight(weight: Tensor, attrs: Mapping[str, Any]) -> Tensor:
+        originals.append(weight.detach())
+        return quantize(weight, attrs)
 
+    def compute_and_see(values: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        result = compute(values, attrs)
+        exact = list(values)
+        exact[op.weight_index] = originals.pop().to(values[op.weight_index].dtype)
+        with torch.no_grad():
+            reference = compute(exact, attrs)
+        return tap(result, reference, start)
+
+    own = vars(op)
     try:
-        vars(port.op)["quantize_weight"] = quantize_and_see
+        own["quantize_weight"], own["compute"] = quantize_weight, compute_and_see
         yield
     finally:
-        vars(port.op).pop("quantize_weight", None)
+        own.pop("quantize_weight", None)
+        own.pop("compute", None)
+
+
+def _samples(inputs: Inputs) -> int:
+    """How many samples the batch has: the first dimension of all float inputs, else 1."""
+    leaves, _ = flatten((inputs.args, dict(inputs.kwargs)))
+    sizes = {leaf.shape[0] if leaf.dim() else 1 for leaf in leaves if _is_float(leaf)}
+    return max(sizes.pop(), 1) if len(sizes) == 1 else 1
 
 
 class _Tap:
-    """Sums over gradient and error at one place, over all calls."""
+    """Sums over gradient and error at one place, over all calls, for each of ``samples``."""
 
-    def __init__(self) -> None:
-        self._product = self._gradients = self._errors = 0.0
+    def __init__(self, samples: int = 1) -> None:
+        self._products = torch.zeros(samples, dtype=torch.float64)
+        self._gradients = self._errors = 0.0
 
     def __call__(self, value: Tensor, original: Tensor | None, start: Tensor) -> Tensor:
-        """``value`` again, on the way of the gradient; ``original``: what was quantized to it."""
+        """``value`` again, on the way of the gradient; ``original``: what it is without error."""
         delta = None if original is None else value.detach() - original.detach()
         if delta is not None:
-            self._errors += _sum(delta * delta)
+            self._errors += _sum_of_squares(delta)
         start = start.to(value.device)
         return cast(Tensor, _See.apply(value, start, self, delta))  # type: ignore[no-untyped-call]
 
     def take(self, gradient: Tensor, delta: Tensor) -> None:
         """Add one call's gradient."""
-        self._product += _sum(gradient * delta)
-        self._gradients += _sum(gradient * gradient)
+        self._products += _per_sample(gradient * delta, len(self._products)).cpu()
+        self._gradients += _sum_of_squares(gradient)
 
     def cells(self) -> list[float]:
         """The three columns."""
-        return [abs(self._product), math.sqrt(self._gradients), math.sqrt(self._errors)]
+        score = float(self._products.abs().sum())
+        return [score, math.sqrt(self._gradients), math.sqrt(self._errors)]
 
 
-def _sum(values: Tensor) -> float:
-    return float(values.sum(dtype=torch.float64))
+def _per_sample(product: Tensor, samples: int) -> Tensor:
+    """The sum over the elements of each sample, float64 [samples] or [1].
+
+    Of ``[B * n, ...]`` a sample has ``n`` rows. Values that have no such dimension (parameters, a
+    batch in another place) count as one sample's.
+    """
+    if product.dim() == 0 or product.shape[0] % samples:
+        return product.sum(dtype=torch.float64).reshape(1) / samples
+    return product.reshape(samples, -1).sum(1, dtype=torch.float64)
+
+
+def _sum_of_squares(values: Tensor) -> float:
+    return float(values.square().sum(dtype=torch.float64))
 
 
 class _See(torch.autograd.Function):
     """The first argument; shows its gradient to a tap."""
 
     @staticmethod
-    def forward(
-        ctx: Any, value: Tensor, start: Tensor, tap: _Tap, delta: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, value: Tensor, start: Tensor, tap: _Tap, delta: Tensor | None) -> Tensor:
         ctx.tap, ctx.start = tap, start
         ctx.save_for_backward(delta)
         return value.clone()  # a later operator may change it in place

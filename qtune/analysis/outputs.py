@@ -26,15 +26,51 @@ def scores(
     Integer and bool outputs have no distance and are left out; an empty one gives ``None`` (n/a).
     ``post_process`` is applied to both sides first.
     """
-    if post_process is not None:
-        baseline, outputs = post_process(baseline), post_process(outputs)
-    if metric.scope == ALL:
-        return {ALL: metric(baseline, outputs)}
-    return {
-        name: metric(a, b.to(a.device))
-        for name, a, b in pairs(baseline, outputs)
-        if a.is_floating_point()
-    }
+    return OutputPair(baseline, outputs, post_process).scores(metric)
+
+
+class OutputPair:
+    """The outputs of two models on one input, behind ``post_process``."""
+
+    def __init__(
+        self, baseline: Any, outputs: Any, post_process: PostProcess | None = None
+    ) -> None:
+        if post_process is not None:
+            baseline, outputs = post_process(baseline), post_process(outputs)
+        self._sides = (baseline, outputs)
+        self._pairs: list[tuple[str, Tensor, Tensor]] | None = None
+
+    def scores(self, metric: MetricInfo) -> Scores:
+        """See :func:`scores`."""
+        if metric.scope == ALL:
+            return {ALL: metric(*self._sides)}
+        return {name: metric(a, b) for name, a, b in self._tensors() if _has_distance(a)}
+
+    def exact_match(self) -> Scores:
+        """Share of equal elements of each integer or bool output; ``None`` for an empty one.
+
+        ``{}`` where the two sides can't be paired (metrics of scope all take any structure).
+        """
+        try:
+            found = [(n, a, b) for n, a, b in self._tensors() if not _has_distance(a)]
+        except AnalysisError:
+            return {}
+        return {name: _equal_share(a, b) for name, a, b in found}
+
+    def _tensors(self) -> list[tuple[str, Tensor, Tensor]]:
+        if self._pairs is None:
+            self._pairs = [(name, a, b.to(a.device)) for name, a, b in pairs(*self._sides)]
+        return self._pairs
+
+
+def _has_distance(value: Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
+def _equal_share(a: Tensor, b: Tensor) -> float | None:
+    if a.numel() == 0 and b.numel() == 0:
+        return None
+    return float((a == b).double().mean()) if a.shape == b.shape else 0.0
 
 
 def pairs(baseline: Any, outputs: Any) -> list[tuple[str, Tensor, Tensor]]:

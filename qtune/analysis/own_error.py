@@ -6,7 +6,7 @@ about single operators on the same input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 from qtune.dtype import quant_dtype
 from qtune.errors import AnalysisError
 from qtune.hbir.module import HbirModule
-from qtune.profiler.observe import Observation
+from qtune.hbir.result import OpResult
+from qtune.profiler.record import Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,19 @@ def own_errors(
     ``inputs``: graph inputs by name. Operators whose producers the baseline does not know (a model
     of another structure) raise ``AnalysisError`` naming them.
     """
-    found: dict[str, OwnError] = {}
+    return {
+        name: _error(name, result.values, reference, result.scale, result.dtype)
+        for name, result, reference in own_results(baseline, inputs, module)
+    }
+
+
+def own_results(
+    baseline: Observation, inputs: Mapping[str, Tensor], module: HbirModule
+) -> Iterator[tuple[str, OpResult, Tensor]]:
+    """Operator, its result on the baseline's values, and the baseline's result; one at a time.
+
+    As :func:`own_errors`.
+    """
     function = module[0]
     groups = function.groups()
     for name in function.operator_names():
@@ -59,8 +72,7 @@ def own_errors(
                 f"{name}: results have shapes {tuple(reference.value.shape)} and "
                 f"{tuple(result.values.shape)}; the two models are not the same net"
             )
-        found[name] = _error(name, result.values, reference.value, result.scale, result.dtype)
-    return found
+        yield name, result, reference.value
 
 
 def _value(key: str, baseline: Observation, inputs: Mapping[str, Tensor], name: str) -> Tensor:

@@ -28,6 +28,7 @@ def badcase_page(report: BadCaseReport) -> str:
         for rank, (index, value) in enumerate(cases, 1)
     ]
     statistics = report.statistics()
+    exact = report.exact_statistics()
     columns = ("output", "metric", "rank", "index", "value")
     summary = tuple(statistics[0]) if statistics else ()
     sections = [
@@ -35,11 +36,26 @@ def badcase_page(report: BadCaseReport) -> str:
         Section(
             "Statistics over all cases", tables=[Table(summary, statistics, numeric=summary[2:])]
         ),
+        *_exact_section(exact),
         *_distributions(report),
     ]
     count = max((len(v) for m in report.values.values() for v in m.values()), default=0)
     subtitle = f"{count} cases searched, {len(report.indices)} kept"
+    subtitle += f"; models ran on {report.device}" if report.device else ""
     return render("Bad cases", sections, subtitle=subtitle, sortable=True)
+
+
+def _exact_section(rows: Sequence[dict[str, Any]]) -> list[Section]:
+    """Integer and bool outputs, which have no distance."""
+    if not rows:
+        return []
+    columns = tuple(rows[0])
+    return [
+        Section(
+            "Share of equal elements (exact match) of integer and bool outputs",
+            tables=[Table(columns, rows, numeric=columns[1:])],
+        )
+    ]
 
 
 def _distributions(report: BadCaseReport) -> list[Section]:

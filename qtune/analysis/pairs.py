@@ -9,28 +9,34 @@ from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.table import TableOp
 from qtune.ops.spec import Rule
-from qtune.profiler.observe import Model, is_prepared, require_torch
+from qtune.profiler.observe import Model, is_converted, is_prepared, require_torch
+
+QUANTIZED = "quantized"
+"""The analysis type of the older toolchain: a converted torch model is analysed."""
 
 FLOAT, CALIB, PRE_EXPORT = "float", "calib", "pre_export"
 QAT_BC, QUANTIZED_BC = "qat_bc", "quantized_bc"
+CONVERTED = "converted"
 
 ALLOWED = {
     "fake_quant": {(FLOAT, CALIB), (CALIB, CALIB), (QAT_BC, QUANTIZED_BC)},
     "pre_export": {(CALIB, PRE_EXPORT)},
     "export": {(PRE_EXPORT, QAT_BC), (CALIB, QAT_BC)},
     "convert": {(PRE_EXPORT, QUANTIZED_BC), (CALIB, QUANTIZED_BC), (QAT_BC, QUANTIZED_BC)},
+    QUANTIZED: {(CALIB, CONVERTED)},
 }
-NOT_DONE = ("quantized",)
 
 
 def kind_of(model: Model) -> str:
-    """``float``, ``calib``, ``pre_export``, ``qat_bc`` or ``quantized_bc``."""
+    """``float``, ``calib``, ``pre_export``, ``converted``, ``qat_bc`` or ``quantized_bc``."""
     if isinstance(model, HbirModule):
         return QUANTIZED_BC if model.stage == "quantized" else QAT_BC
     if not isinstance(model, nn.Module):
         raise AnalysisError(
             f"expected a torch module or an HBIR module but got {type(model).__name__}"
         )
+    if is_converted(model):
+        return CONVERTED
     if not is_prepared(model):
         return FLOAT
     prepared = require_torch(model, "QuantAnalysis")
@@ -40,8 +46,6 @@ def kind_of(model: Model) -> str:
 
 def check_pair(baseline: Model, analysed: Model, analysis_type: str) -> tuple[str, str]:
     """The kinds of both models; ``AnalysisError`` if the type does not compare these two."""
-    if analysis_type in NOT_DONE:
-        raise NotImplementedError(f"analysis_model_type {analysis_type!r} is not done yet")
     if analysis_type not in ALLOWED:
         raise AnalysisError(
             f"unknown analysis_model_type {analysis_type!r}; choose one of: {', '.join(ALLOWED)}"

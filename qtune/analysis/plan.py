@@ -132,7 +132,7 @@ def is_plain(op: QATOp) -> bool:
         and op.spec.float_kernel is not None
         and op.call_form is None
         and op.kept is None
-        and not op.grid_sources
+        and (not op.grid_sources or op.spec.exact is None)  # that form asks for its input's grid
         and not any(has_hooks(module) for module in op.modules())
     )
 

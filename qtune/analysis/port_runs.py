@@ -60,7 +60,8 @@ class PortRuns:
         self.variants = tuple(variants)
         self.post_process = post_process
         self.runs = 0
-        self.baseline = self._baseline(outputs, max_cache_bytes)
+        with same_randomness(model):
+            self.baseline = self._baseline(outputs, max_cache_bytes)
         self._own = outputs
         self._leaves = None if self.baseline is None else list(self.baseline.outputs)
         self._unchanged = self._score(None)
@@ -107,7 +108,7 @@ class PortRuns:
     def _calls(self) -> dict[str, list[fx.Node]]:
         """The calls of every operator, by its name."""
         calls: dict[str, list[fx.Node]] = {}
-        for node, op in self.model.operators():
+        for node, op in self.model.operators(aside=True):
             calls.setdefault(op.name, []).append(node)
         return calls
 
@@ -121,7 +122,7 @@ class PortRuns:
 
     def whole(self, switch: AbstractContextManager[None]) -> Scores:
         """The scores of a run of the whole model within ``switch``."""
-        with switch, same_randomness():
+        with switch, same_randomness(self.model):
             self.runs += 1
             outputs = self.model(*self.inputs.args, **self.inputs.kwargs)
         return scores(self.metric, self._own, outputs, self.post_process)

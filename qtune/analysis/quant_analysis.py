@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from qtune.analysis import files
-from qtune.analysis.case_runs import compare_runs, forget_runs, run_case
+from qtune.analysis.case_runs import compare_runs, forget_runs, run_case, take_profiles
 from qtune.analysis.cases import ANALYSIS, BASELINE, BadCases, CaseStore
 from qtune.analysis.compare import LayerComparison
 from qtune.analysis.deprecated import accept_old
 from qtune.analysis.devices import device_of, refuse_processes
-from qtune.analysis.finding import find_bad_cases, load_bad_cases, take_bad_case
+from qtune.analysis.finding import find_bad_cases, take_bad_case
+from qtune.analysis.loading import load_bad_cases, save_bad_case
 from qtune.analysis.outputs import PostProcess
 from qtune.analysis.pairs import check_pair
 from qtune.analysis.rankings import ABLATION, check_method, rank_v1, rank_v2
@@ -64,6 +65,7 @@ class QuantAnalysis:
             [Metric.get_metric(m) for m in metric_list or DEFAULT_METRICS],
             post_process,
             BadCases(CaseStore(folder / files.CASES)),
+            device_ids,
         )
 
     @property
@@ -85,6 +87,16 @@ class QuantAnalysis:
     def badcase_report(self) -> BadCaseReport | None:
         """What ``auto_find_bad_case`` or ``load_bad_case`` found."""
         return self._session.cases.report
+
+    def output_names(self) -> list[str]:
+        """The names of the outputs, as ``sensitivity`` and ``tune_bad_case`` take them.
+
+        Those of the report: call ``auto_find_bad_case`` or ``load_bad_case`` before.
+        """
+        report = self.badcase_report
+        if report is None:
+            raise AnalysisError("output_names: no report yet; call auto_find_bad_case first")
+        return report.output_names
 
     def auto_find_bad_case(
         self,
@@ -116,8 +128,18 @@ class QuantAnalysis:
         take_bad_case(self._session, data, {side: a for side, a in given.items() if a})
 
     def load_bad_case(self, path: str | None = None) -> None:
-        """Read the report of an earlier search from ``path`` (a folder; default ``out_dir``)."""
+        """Go on with the bad cases of an earlier session.
+
+        ``path``: a folder or an http(s) link to one with ``all_badcase_info.pt`` and ``badcase/``,
+        which are copied to ``out_dir`` (30 seconds for each answer); the file that
+        ``save_bad_case`` wrote; default ``out_dir`` itself. Files load with torch's safe default
+        only, and what is there stays if anything is missing.
+        """
         load_bad_cases(self._session, path)
+
+    def save_bad_case(self) -> None:
+        """Write the present bad case to ``badcase.pt``, and in words to ``badcase.txt``."""
+        save_bad_case(self._session)
 
     def run(
         self,
@@ -169,6 +191,10 @@ class QuantAnalysis:
         cases, and ``sensitivity_v2_report.html``. The old form returns output name -> rows
         ``[op_name, sensitive_type, op_type, value, dtype, flops]`` of the worst case and writes
         ``output_<name>_case_<index>_<metric>_sensitive_ops.txt`` for every case.
+
+        ``sensitivity_method`` (v2 only): ``ablation`` runs the model with each fake-quantize alone;
+        ``grad_x_error`` takes gradient times error of all at once and needs a differentiable loss
+        as metric (:func:`~qtune.analysis.grad_x_error.grad_x_error_tables`).
         """
         accept_old("sensitivity", old)
         check_method(self._session, sensitivity_method, use_sensitivity_v2)
@@ -178,8 +204,10 @@ class QuantAnalysis:
             "output_names": output_names,
             "post_process": self._session.post_process,
         }
-        rank = rank_v2 if use_sensitivity_v2 else rank_v1
-        return dict(rank(self._session, Metric.get_metric(metric), options))
+        chosen = Metric.get_metric(metric)
+        if use_sensitivity_v2:
+            return dict(rank_v2(self._session, chosen, options, sensitivity_method))
+        return dict(rank_v1(self._session, chosen, options))
 
     def tune_bad_case(
         self,
@@ -201,5 +229,9 @@ class QuantAnalysis:
     def set_model_profiler_dir(
         self, baseline_model_profiler_path: str, analysis_model_profiler_path: str
     ) -> None:
-        """Not done yet."""
-        raise NotImplementedError("QuantAnalysis.set_model_profiler_dir is not done yet")
+        """Compare what two profilers saw before: ``compare_per_layer`` without ``run``.
+
+        The folders given to ``ModelProfiler`` or ``HbirModelProfiler``. The inputs are not known,
+        so that there are no errors of single operators on the same input.
+        """
+        take_profiles(self._session, baseline_model_profiler_path, analysis_model_profiler_path)

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from qtune.analysis.ablation import Port, ports
 from qtune.dtype import QuantDType, qint16
+from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
-from qtune.qconfig.plan import PortPlan, Resolution
+from qtune.qconfig.plan import Basis, PortPlan, Resolution
 from qtune.qconfig.resolve import resolve_with
 from qtune.qconfig.sensitivity import Entry, SensitiveOps
 from qtune.quantizers.fake_quantize import FakeQuantize
@@ -33,12 +34,12 @@ _log = logging.getLogger("qtune.analysis")
 class Raised:
     """What raising some stubs makes of a model: the stubs that change, and those it has no longer.
 
-    ``resolution``: the decisions behind it, where they could be asked for.
+    ``resolution``: the decisions behind it, empty where they could not be asked for.
     """
 
     changed: Mapping[Entry, PortPlan | None] = field(default_factory=dict)
     gone: frozenset[Entry] = frozenset()
-    resolution: Resolution | None = None
+    resolution: Resolution = Resolution({}, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Raising:
         self.ports: dict[Entry, Port] = {(p.op.name, p.kind): p for p in ports(model)}
         self.resolution = model.resolution
         self._basis = None if model.resolution is None else model.resolution.basis
+        self.nothing = Raised(resolution=model.resolution or Resolution({}, ()))
         self._before: dict[Entry, _Before] = {}
         if self._basis is None:
             _log.warning(
@@ -82,6 +84,8 @@ class Raising:
         """What raising exactly these stubs does, or why the model can't have it."""
         if self._basis is None or self.resolution is None:
             return Raised(dict.fromkeys(entries))
+        if not entries:
+            return self.nothing
         rule = SensitiveOps(tuple(entries), SOURCE).raised(qint16)
         found = resolve_with(self._basis, [rule])
         if found.refused:
@@ -148,6 +152,17 @@ class Raising:
             while self._before:
                 entry, before = self._before.popitem()
                 before.give_back(self.ports[entry].fake_quantize)
+
+
+def basis_of(model: PreparedModel) -> Basis:
+    """What the model was configured from; ``AnalysisError`` where it was pickled since."""
+    basis = None if model.resolution is None else model.resolution.basis
+    if basis is None:
+        raise AnalysisError(
+            "tune: this model does not know how it was configured (it was pickled); prepare it "
+            "again and load its state"
+        )
+    return basis
 
 
 def _raise(quantizer: FakeQuantize, plan: PortPlan | None) -> None:

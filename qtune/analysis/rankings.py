@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from qtune.analysis import files
+from qtune.analysis import files, grad_x_error
 from qtune.analysis.sensitivity import Row, sensitivity_lists, sensitivity_tables
 from qtune.analysis.session import FAKE_QUANT, Session
 from qtune.errors import AnalysisError
@@ -13,13 +13,23 @@ from qtune.profiler.metric import MetricInfo
 from qtune.profiler.sensitivity_table import SensitivityTable
 
 ABLATION = "ablation"
+TABLES: Mapping[str, Callable[..., dict[str, SensitivityTable]]] = {
+    ABLATION: sensitivity_tables,
+    grad_x_error.METHOD: grad_x_error.grad_x_error_tables,
+}
+"""What makes the v2 tables of one case, by ``sensitivity_method``."""
 
 
 def check_method(session: Session, method: str, use_v2: bool) -> None:
-    """Raise for a method, or for v2, that does not go with the analysis type."""
-    if method != ABLATION:
-        raise NotImplementedError(
-            f"sensitivity: method {method!r} is not done yet; use {ABLATION!r}"
+    """Raise for an unknown method, and for a method or v2 that does not go with the analysis."""
+    if method not in TABLES:
+        raise AnalysisError(
+            f"sensitivity: no method {method!r}; expected one of: {', '.join(map(repr, TABLES))}"
+        )
+    if method != ABLATION and not use_v2:
+        raise AnalysisError(
+            f"sensitivity: the method {method!r} makes tables of v2 only; pass "
+            "use_sensitivity_v2=True"
         )
     if use_v2 and session.analysis_type != FAKE_QUANT:
         raise AnalysisError(
@@ -29,7 +39,7 @@ def check_method(session: Session, method: str, use_v2: bool) -> None:
 
 
 def rank_v2(
-    session: Session, metric: MetricInfo, options: Mapping[str, Any]
+    session: Session, metric: MetricInfo, options: Mapping[str, Any], method: str = ABLATION
 ) -> dict[str, list[SensitivityTable]]:
     """Output name -> one table per bad case; writes them, their mean and worst, and the page."""
     side, model = session.torch_side()
@@ -37,7 +47,7 @@ def rank_v2(
     for index in session.cases.indices(metric):
         case = session.cases.load(index)
         with session.before(case, side):
-            found = sensitivity_tables(model, case.inputs, metric, str(index), **options)
+            found = TABLES[method](model, case.inputs_of(side), metric, str(index), **options)
         for output, table in found.items():
             if index in session.cases.indices(metric, output):
                 tables.setdefault(output, []).append(table)
@@ -55,7 +65,7 @@ def rank_v1(
     for index in session.cases.indices(metric):
         case = session.cases.load(index)
         with session.before(case, side):
-            found = sensitivity_lists(model, case.inputs, metric, **options)
+            found = sensitivity_lists(model, case.inputs_of(side), metric, **options)
         for output, rows in found.items():
             if index in session.cases.indices(metric, output):
                 lists.setdefault(output, {})[index] = rows

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from qtune.analysis.ablation import OWN, VARIANTS, Port, ports
+from qtune.analysis.ablation import OWN, VARIANTS, AnyPort, all_ports
+from qtune.analysis.downstream import MAX_CACHE_BYTES
 from qtune.analysis.outputs import PostProcess, Scores
 from qtune.analysis.port_runs import PortRuns, PortScores
+from qtune.analysis.selection import as_names, as_types, check_selection
 from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError
 from qtune.nn.float_mode import all_float
@@ -38,17 +41,31 @@ def sensitivity_tables(
     variants: Sequence[str] = VARIANTS,
     post_process: PostProcess | None = None,
     shown: bool | None = None,
+    max_cache_bytes: int = MAX_CACHE_BYTES,
 ) -> dict[str, SensitivityTable]:
     """One table per output of a prepared model: each port alone, in every variant.
 
-    The baseline is the same model with every fake-quantize off; whatever happens, states, training
-    flags, random state and hooks are restored.
+    The baseline is the same model with every fake-quantize off. ``prefixes`` and ``types`` together
+    mean both; ``AnalysisError`` for one that nothing in the model answers to, and for an unknown
+    name in ``output_names``. A cast to float16 has the variants ``fp16`` and ``own`` only. The
+    table is empty where the branch that ``inputs`` take has no such port.
+
+    ``max_cache_bytes``: how much memory the values of the baseline may take that are kept for all
+    ports; where they are larger, more is computed again, with the same numbers. Whatever happens,
+    states, training flags, random state and hooks are restored.
     """
-    prepared = require_torch(model, "sensitivity").select_branch(inputs)
-    chosen = ports(prepared, prefixes, types)
-    run, found = _scored(prepared, inputs, metric, chosen, variants, post_process, shown)
+    prefixes, output_names, types = as_names(prefixes), as_names(output_names), as_types(types)
+    whole = require_torch(model, "sensitivity")
+    check_selection(whole, prefixes, types)
+    prepared = whole.select_branch(inputs)
+    chosen = all_ports(prepared, prefixes, types)
+    if not chosen:
+        return {}
+    run, found = _scored(
+        prepared, inputs, metric, chosen, variants, post_process, shown, max_cache_bytes
+    )
     flops = flops_of(prepared, run)
-    outputs = list(next(iter(found[chosen[0].name].values()))) if chosen else []
+    outputs = list(next(iter(found[chosen[0].name].values())))
     check_output_names(outputs, output_names)
     return {
         output: _table(chosen, found, flops, output, metric, variants, case)
@@ -67,6 +84,7 @@ def sensitivity_lists(
     output_names: Sequence[str] | None = None,
     post_process: PostProcess | None = None,
     shown: bool | None = None,
+    max_cache_bytes: int = MAX_CACHE_BYTES,
 ) -> dict[str, list[Row]]:
     """The old form: per output rows ``[op_name, sensitive_type, op_type, value, dtype, flops]``.
 
@@ -83,6 +101,7 @@ def sensitivity_lists(
         variants=(OWN,),
         post_process=post_process,
         shown=shown,
+        max_cache_bytes=max_cache_bytes,
     )
     return {
         output: [[name, kind, op, value, dtype, flops] for name, op, kind, dtype, flops, value in t]
@@ -94,20 +113,23 @@ def _scored(
     model: PreparedModel,
     inputs: Inputs,
     metric: MetricInfo,
-    chosen: Sequence[Port],
+    chosen: Sequence[AnyPort],
     variants: Sequence[str],
     post_process: PostProcess | None,
     shown: bool | None,
+    max_cache_bytes: int,
 ) -> tuple[Observation, dict[str, PortScores]]:
     with undisturbed(model), all_float(model):
-        with same_randomness():
+        with same_randomness(model):
             run = observe_graph(model, inputs)
-        runs = PortRuns(model, inputs, metric, run.outputs, variants, post_process)
+        runs = PortRuns(
+            model, inputs, metric, run.outputs, variants, post_process, max_cache_bytes
+        )
         return run, runs.scores(chosen, shown)
 
 
 def _table(
-    chosen: Sequence[Port],
+    chosen: Sequence[AnyPort],
     found: Mapping[str, PortScores],
     flops: Mapping[str, str],
     output: str,
@@ -127,7 +149,8 @@ def _table(
     return table.sort_by_column(f"{shown[0]}_{metric.name}", descending=not metric.ascending)
 
 
-def head_of(port: Port, flops: Mapping[str, str]) -> Row:
+def head_of(port: AnyPort, flops: Mapping[str, str]) -> Row:
+    """The cells of a port under :data:`HEAD`."""
     name, dtype = port.op.name, str(port.fake_quantize.dtype)
     return [name, type_name(port.op), port.kind, dtype, flops.get(name, "0(0%)")]
 
@@ -143,15 +166,30 @@ def _cells(
 
 
 def gain_of(metric: MetricInfo, low: float | None, high: float | None) -> float | None:
-    """How much better int16 is, in the metric's own direction: larger is a larger gain."""
+    """How much better int16 is: the difference in the metric's own direction, larger for more.
+
+    In decibels it is that of the noise, ``10 ** (-low / 10) - 10 ** (-high / 10)`` of the signal: a
+    difference in dB is large where there was hardly any noise to begin with.
+    """
     if low is None or high is None:
         return None
     if low == high:  # also inf against inf
         return 0.0
+    if metric.decibels:
+        return _noise(low) - _noise(high) if metric.ascending else _noise(-high) - _noise(-low)
     return high - low if metric.ascending else low - high
 
 
+def _noise(decibels: float) -> float:
+    """Noise over signal."""
+    try:
+        return float(10.0 ** (-decibels / 10))
+    except OverflowError:
+        return math.inf
+
+
 def check_output_names(outputs: Sequence[str], wanted: Sequence[str] | None) -> None:
+    """Raise ``AnalysisError`` for a wanted output that there is not."""
     unknown = set(wanted or ()) - set(outputs)
     if outputs and unknown:
         raise AnalysisError(

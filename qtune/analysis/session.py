@@ -29,10 +29,10 @@ ON_CPU = ("export", "convert")
 
 @dataclass(frozen=True, slots=True)
 class SideRun:
-    """What ``run`` saw of one model, and on which case."""
+    """What ``run`` saw of one model, and on which case (``None``: a profiler's, on some inputs)."""
 
     observation: Observation
-    case: Case
+    case: Case | None = None
 
 
 @dataclass(slots=True)
@@ -52,6 +52,7 @@ class Session:
     metrics: list[MetricInfo]
     post_process: PostProcess | None
     cases: BadCases
+    device_ids: int | None = None
     runs: dict[str, SideRun] = field(default_factory=dict)
     tables: set[tuple[str, int]] = field(default_factory=set)
 
@@ -64,6 +65,15 @@ class Session:
     def run_device(self) -> torch.device:
         """Where both models run."""
         return torch.device("cpu") if self.analysis_type in ON_CPU else self.device
+
+    @property
+    def where_run(self) -> str:
+        """The device, in words, with the reason if it is not the one that was asked for."""
+        asked = self.device_ids
+        if asked is None or self.run_device.type != "cpu":
+            return str(self.run_device)
+        why = f"{self.analysis_type} always" if self.device.type != "cpu" else "no GPU here"
+        return f"cpu (device_ids={asked}: {why})"
 
     @property
     def called_model(self) -> Model:
@@ -102,7 +112,7 @@ class Session:
 
     def outputs(self, side: str, case: Case) -> Any:
         """What the model of a side gives on a case, from the state that it had before it."""
-        inputs = inputs_on(case.inputs, self.run_device)
+        inputs = inputs_on(case.inputs_of(side), self.run_device)
         with same_randomness(), self.before(case, side) as model:
             return run_model(model, inputs)
 

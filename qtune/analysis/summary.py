@@ -28,7 +28,13 @@ def summarize(tables: Sequence[SensitivityTable], how: str) -> SensitivityTable:
     table = SensitivityTable(
         first.columns, rows, first.metric, first.ascending, first.output_name, how
     )
-    return table.sort_by_column(f"{GAIN}_{first.metric}")
+    return table.sort_by_column(ranking_column(table))
+
+
+def ranking_column(table: SensitivityTable) -> str:
+    """The column that tables of this kind are sorted by: the gain, else the first score."""
+    gain = f"{GAIN}_{table.metric}"
+    return gain if gain in table.columns else table.columns[len(HEAD)]
 
 
 def _key(row: Sequence[Any]) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ class Costs:
 
         GEMMs that stay float count in neither; 0 where there is none.
         """
-        counted = [v for v in self._gemms(resolution)]
+        counted = self._gemms(resolution)
         total = sum(self._macs[view.name] for view in counted)
         wide = sum(self._macs[v.name] for v in counted if _int16_operands(v, resolution))
         return wide / total if total else 0.0
@@ -88,7 +88,7 @@ def _is_int16(view: OpView, index: int, resolution: Resolution) -> bool:
     if port is not None:
         return bool(port.dtype == qint16)
     source = view.producers[index] if index < len(view.producers) else None
-    return bool(source in resolution.plans and resolution.plans[source].dtype == qint16)
+    return source is not None and bool(resolution.plans[source].dtype == qint16)
 
 
 def _bytes(view: OpView, resolution: Resolution) -> int:

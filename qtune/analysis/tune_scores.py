@@ -1,4 +1,4 @@
-"""How good a model is over a whole data set: a metric against the float model, or a user's score."""
+"""How good a model is over a data set: a metric against the float model, or a user's score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import MetricInfo, number_of
 from qtune.profiler.observe import Model, run_model
-from qtune.profiler.tune_front import badness
 from qtune.profiler.undisturbed import same_randomness
 
 _WHERE = "tune"
@@ -25,8 +24,13 @@ _WHERE = "tune"
 class Score(Protocol):
     """What is to become better."""
 
-    name: str
-    ascending: bool
+    @property
+    def name(self) -> str:
+        """How results call it."""
+
+    @property
+    def ascending(self) -> bool:
+        """Larger is better."""
 
     def measure(self) -> tuple[float, float]:
         """Mean and worst of the analysed model as it is now."""
@@ -74,13 +78,15 @@ class MetricScore:
 
     def measure(self) -> tuple[float, float]:
         """Mean and worst over the batches."""
-        values = [value for value in map(self._one, self.batches, self.baselines) if value is not None]
+        values = [
+            value for value in map(self._one, self.batches, self.baselines) if value is not None
+        ]
         if not values:
             raise AnalysisError(f"{_WHERE}: {self.metric} has no value on any batch")
         return sum(values) / len(values), max(values, key=self.metric.badness)
 
     def _one(self, inputs: Inputs, baseline: Any) -> float | None:
-        with same_randomness():
+        with same_randomness(self.model):
             outputs = run_model(self.model, inputs)
         return scores(self.metric, baseline, outputs, self.post_process).get(self.output)
 
@@ -89,7 +95,7 @@ def baselines_of(float_model: Model, batches: Sequence[Inputs]) -> list[Any]:
     """The outputs of the float model on every batch, copies."""
     found = []
     for inputs in batches:
-        with same_randomness():
+        with same_randomness(float_model):
             found.append(tree_map(_copied, run_model(float_model, inputs)))
     return found
 
@@ -122,7 +128,12 @@ class UserScore:
 
     function: Callable[[PreparedModel], Any]
     model: PreparedModel
-    ascending: bool
+    higher_is_better: bool
+
+    @property
+    def ascending(self) -> bool:
+        """As the user says."""
+        return self.higher_is_better
 
     @property
     def name(self) -> str:
@@ -134,8 +145,3 @@ class UserScore:
         with torch.random.fork_rng():
             value = number_of(self.function(self.model), f"{_WHERE}: score {self.name}")
         return value, value
-
-
-def is_better(score: Score, value: float, than: float) -> bool:
-    """Whether a score is better than another."""
-    return badness(value, ascending=score.ascending) < badness(than, ascending=score.ascending)

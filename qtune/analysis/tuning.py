@@ -112,5 +112,7 @@ def _tables_of(session: Session, output: str) -> list[tuple[int, SensitivityTabl
             "sensitivity(use_sensitivity_v2=True) again"
         )
     if missing is not None and not found:
-        raise missing
+        tables = sorted({repr(name) for name, _ in session.tables})
+        known_outputs = f"; there are tables of: {', '.join(tables)}" if tables else ""
+        raise FileNotFoundError(f"tune_bad_case: output {output!r}: {missing}{known_outputs}")
     return found

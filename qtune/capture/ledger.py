@@ -6,8 +6,9 @@ References are kept, so that no ``id`` and no storage address is used twice. A c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from sys import getrefcount
 
 import torch
 from torch import Tensor, fx
@@ -103,6 +104,15 @@ class Ledger:
             group = self.group(entry.tensor)
             if group is not None and not group.changed:
                 yield entry
+
+    def release(self, is_wanted: Callable[[Entry], bool]) -> None:
+        """Forget memory whose tensors nobody else holds, unless an entry ``is_wanted``."""
+        for key, group in list(self._groups.items()):
+            # two references: the entry's own and the one that is counted with
+            if all(getrefcount(e.tensor) <= 2 and not is_wanted(e) for e in group.entries):
+                del self._groups[key]
+                for entry in group.entries:
+                    del self._by_id[id(entry.tensor)]
 
     def changed(self, entry: Entry) -> None:
         """``entry`` was changed in place: whatever else sees that memory misses the change."""

@@ -15,6 +15,9 @@ from qtune.errors import ArgumentError
 from qtune.nn.eager import as_graph, eager_facts
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat.functional import is_functional
+from qtune.nn.qat.op import QATOp
+from qtune.nn.quantized import PreservedOp, QuantizedOp
+from qtune.nn.quantized.passing import FusedAway
 from qtune.report.screen import show
 from qtune.report.table import text_table
 
@@ -45,15 +48,15 @@ def get_module_called_count(
     if check_leaf_module is None and isinstance(model, PreparedModel):
         counts = call_counts(model, inputs)
     else:
-        counts = _counted(model, inputs, check_leaf_module or _is_layer)
+        counts = _counted(model, inputs, check_leaf_module)
     if print_tabulate:
         show(text_table(list(counts.items()), COLUMNS, style="plain"))
     return counts
 
 
-def _counted(model: nn.Module, inputs: object, check: IsLeaf) -> dict[str, int]:
-    layers = dict(_layers(model, check))
-    counts = dict.fromkeys(layers, 0)
+def _counted(model: nn.Module, inputs: object, check: IsLeaf | None) -> dict[str, int]:
+    found = dict(layers(model, check))
+    counts = dict.fromkeys(found, 0)
 
     def count(name: str) -> None:
         counts[name] += 1
@@ -61,7 +64,7 @@ def _counted(model: nn.Module, inputs: object, check: IsLeaf) -> dict[str, int]:
     call = as_inputs(inputs)
     handles = [
         layer.register_forward_hook(lambda module, args, result, n=name: count(n))
-        for name, layer in layers.items()
+        for name, layer in found.items()
     ]
     try:
         with restored(model), torch.no_grad():
@@ -72,9 +75,19 @@ def _counted(model: nn.Module, inputs: object, check: IsLeaf) -> dict[str, int]:
     return counts
 
 
+def layers(model: nn.Module, check: IsLeaf | None = None) -> Iterator[tuple[str, nn.Module]]:
+    """Name and module of every layer of ``model``, whatever its stage.
+
+    ``check(module)``: what counts as a layer; default as of :func:`get_module_called_count`.
+    """
+    yield from _layers(model, check or _is_layer)
+
+
 def _layers(module: nn.Module, check: IsLeaf, path: str = "") -> Iterator[tuple[str, nn.Module]]:
     for name, child in module.named_children():
         where = f"{path}.{name}" if path else name
+        if isinstance(child, FusedAway):  # nothing calls it
+            continue
         if check is _is_layer and is_functional(child):  # its methods call a child at their end
             yield where, child._modules.get(FUNCTIONAL_END, child) or child
         elif check(child):
@@ -84,4 +97,5 @@ def _layers(module: nn.Module, check: IsLeaf, path: str = "") -> Iterator[tuple[
 
 
 def _is_layer(module: nn.Module) -> bool:
-    return is_leaf(module) or not module._modules
+    is_operator = isinstance(module, (QATOp, QuantizedOp, PreservedOp))
+    return is_operator or is_leaf(module) or not module._modules

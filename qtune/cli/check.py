@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,16 @@ from qtune.check.march import on_the_cpu
 from qtune.check.qat_model import CheckReport, report_on
 from qtune.cli.models import Session, session
 from qtune.cli.outcome import Gate, Outcome
-from qtune.errors import QtuneError
-from qtune.nn.prepared import OUTSIDE_STUBS
+from qtune.errors import MarchError, QtuneError
+from qtune.march import March
+from qtune.nn.prepared import OUTSIDE_STUBS, PreparedModel
+from qtune.prepare.pipeline import prepare
+from qtune.prepare.rundir import run_files_in
 from qtune.report.files import write_text
 from qtune.testing.arguments import check_prepared
 
 MARCH_FILE = "march_check.json"
+_ITEM = "  - "
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,14 @@ def run(args: argparse.Namespace) -> Outcome:
     """Check the model that the options describe."""
     with session(args) as found:
         example = found.stages.batches[0]
-        model = check_prepared("check", found.calib)
+        try:
+            model: Any = found.calib
+            on_march = _march_report(found)
+        except MarchError:  # prepare takes no operator that the march lacks
+            model = _hybrid(found)
+            on_march = MarchReport(tuple(_refused(model, found.march)))
+        model = check_prepared("check", model)
         report = report_on(model.select_branch(example), model, example)
-        on_march = _march_report(found)
         folder = Path(args.out_dir)
         report.write(folder)
         records = [dict(item) for item in on_march.items]
@@ -77,8 +86,34 @@ def _march_report(found: Session) -> MarchReport:
     try:
         lines, items = check_conversion(found.stage("qat_bc"), found.march)
     except QtuneError as error:
-        return MarchReport((str(error),))
+        return MarchReport(tuple(_lines(str(error))))
     return MarchReport(tuple(lines), () if lines else tuple(on_the_cpu(items)), tuple(items))
+
+
+def _hybrid(found: Session) -> PreparedModel:
+    """The model with all that the march lacks on the CPU: not calibrated, for its structure."""
+    with run_files_in(None):
+        model: PreparedModel = prepare(
+            found.stage("float"),
+            found.stages.batches[0],
+            found.setter,
+            hybrid=True,
+        )
+    return model
+
+
+def _refused(model: PreparedModel, march: March) -> Iterator[str]:
+    return (
+        f"{op.name} ({op.op}){op.call_site}: {op.reason}"
+        for op in model.float_ops
+        if op.reason.startswith(str(march))
+    )
+
+
+def _lines(message: str) -> list[str]:
+    """The items of a message that lists several; else the message."""
+    items = [line.removeprefix(_ITEM) for line in message.splitlines() if line.startswith(_ITEM)]
+    return items or [message]
 
 
 def _findings(report: CheckReport, on_march: MarchReport) -> dict[str, list[str]]:

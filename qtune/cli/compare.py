@@ -23,7 +23,6 @@ from qtune.cli.metrics import (
 from qtune.cli.models import bc_file, data_of, is_bc, march_of, session, torch_threads
 from qtune.cli.operators import (
     STEPS,
-    blame_column,
     by_blame,
     op_types,
     prefixes,
@@ -146,10 +145,10 @@ def _text(report: BadCaseReport, case: int, layers: LayerComparison, top: int) -
 
 
 def _operators(case: int, layers: LayerComparison, top: int) -> str:
-    column = blame_column(layers)
+    order, column = by_blame(layers)
     shown = [name for name in _SHOWN if name in layers.columns]
-    rows = [{"name": layers.names[place], **layers.rows[place]} for place in by_blame(layers)[:top]]
-    head = f"Operators on case {case}, the largest {column} first ({len(rows)} of {len(layers)}):"
+    rows = [{"name": layers.names[place], **layers.rows[place]} for place in order[:top]]
+    head = f"Operators on case {case}, the worst {column} first ({len(rows)} of {len(layers)}):"
     columns = ("name", "dtype", "qscale", *dict.fromkeys((*shown, STEPS, column)))
     return f"{head}\n{text_table(rows, columns)}"
 

@@ -54,7 +54,19 @@ class Data:
             if item is _END:
                 return
             call = _by_name(item, model) if isinstance(item, Mapping) else item
-            yield batch_to_inputs(call, model, index, self.option, InputError)
+            inputs = batch_to_inputs(call, model, index, self.option, InputError)
+            self._check_width(inputs, model, index)
+            yield inputs
+
+    def _check_width(self, inputs: Inputs, model: Any, index: int) -> None:
+        """``InputError`` for float64 data, NumPy's default, where the model computes in float32."""
+        is_double = any(isinstance(a, Tensor) and a.dtype == torch.float64 for a in inputs.args)
+        weights = model.parameters() if is_double and isinstance(model, nn.Module) else ()
+        if any(weight.dtype == torch.float32 for weight in weights):
+            raise InputError(
+                f"{self.option}: item {index} of {self.text} is float64 and the model float32; "
+                "give the data as float32"
+            )
 
     def all_calls(self, model: Any) -> list[Inputs]:
         """All calls; ``InputError`` if there is none."""

@@ -69,11 +69,12 @@ class Session:
         self.data, self.calibration = data_of(args)
         store = CalibratedFiles(args.calibrated, args.save_calibrated)
         net = _float_model(args.model, args.checkpoint, args.seed)
+        self.setter = setter_of(args)
         self.stages = Stages(
             lambda: net,
             lambda: self.calibration.all_calls(net),
             march=self.march.value,
-            qconfig_setter=setter_of(args),
+            qconfig_setter=self.setter,
             name=args.model,
             store=store,
         )

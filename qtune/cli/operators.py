@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from qtune.analysis.compare import LayerComparison
+from qtune.analysis.compare import OWN_TAIL, LayerComparison
 from qtune.cli.sources import load_object
 
 STEPS = "max_qscale_diff"
@@ -25,26 +24,29 @@ def prefixes(args: argparse.Namespace) -> tuple[str, ...] | None:
     return None if args.prefix is None else tuple(args.prefix)
 
 
-def blame_column(layers: LayerComparison) -> str:
-    """The column that points at the culprit: an operator's own error, else the steps it differs."""
-    own = [name for name in layers.columns if name.startswith("own_")]
-    return own[0] if own else STEPS
+def by_blame(layers: LayerComparison) -> tuple[list[int], str]:
+    """Places of the operators, those to blame first, and the column that says so.
 
-
-def by_blame(layers: LayerComparison) -> list[int]:
-    """Places of the operators, those to blame first; NaN is the worst, without a value the last."""
-    column = blame_column(layers)
-
-    def badness(place: int) -> float:
-        value = layers.rows[place][column]
-        if value is None:
-            return -math.inf
-        return math.inf if math.isnan(value) else float(value)
-
-    return sorted(range(len(layers)), key=badness, reverse=True)
+    That is an operator's own error on the baseline's input (see ``LayerComparison.op_errors``); the
+    steps by which its result differs where none has an own error.
+    """
+    place = {name: index for index, name in enumerate(layers.names)}
+    own = [place[name] for name in layers.op_errors().names]
+    if own:
+        return own, OWN_TAIL[1]
+    return sorted(
+        place.values(), key=lambda i: _badness(layers.rows[i][STEPS]), reverse=True
+    ), STEPS
 
 
 def worst_operator(layers: LayerComparison) -> str | None:
     """The operator to blame; ``None`` where nothing is compared."""
-    order: Sequence[int] = by_blame(layers)
+    order, _ = by_blame(layers)
     return layers.names[order[0]] if order else None
+
+
+def _badness(value: float | None) -> float:
+    """NaN is the worst, what has no value the last."""
+    if value is None:
+        return -math.inf
+    return math.inf if math.isnan(value) else value

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> Outcome:
     with ranking_metric(args) as metric, session(args) as found:
         limits = _limits(args, metric)
         tables = _tables(args, found, metric)
-        gates = [gate for one, column in limits if (gate := _gate(one, column, tables))]
+        gates = [_gate(one, column, tables) for one, column in limits]
         result = {
             "metric": metric.name,
             "method": args.method,

@@ -42,6 +42,7 @@ def called(value: Any, spec: str, option: str) -> Any:
 
 
 def _module(where: str, option: str) -> ModuleType:
+    importlib.invalidate_caches()  # the file may be new
     try:
         if where.endswith(".py"):
             return _file(Path(where), option)
@@ -66,14 +67,9 @@ def _file(path: Path, option: str) -> ModuleType:
     if not path.is_file():
         raise InputError(f"{option}: there is no file {path}")
     file = path.resolve()
-    name = file.stem
-    known = sys.modules.get(name)
-    if known is not None and _is_of(known, file):
-        return known
-    if known is not None:
-        name = f"{name}_{abs(hash(str(file))):x}"  # the stem is another module's name
-        if name in sys.modules:
-            return sys.modules[name]
+    name = _free_name(file)
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise InputError(f"{option}: {path} is no Python file")
@@ -88,9 +84,18 @@ def _file(path: Path, option: str) -> ModuleType:
     return module
 
 
-def _is_of(module: ModuleType, file: Path) -> bool:
-    own = getattr(module, "__file__", None)
-    return own is not None and Path(own).resolve() == file
+def _free_name(file: Path) -> str:
+    """The file's stem, or another name where the stem would import another file."""
+    stem, own = file.stem, f"{file.stem}@{file}"
+    if own in sys.modules:
+        return own
+    try:
+        known = importlib.util.find_spec(stem) if stem.isidentifier() else None
+    except ValueError:  # a module without a spec, such as __main__
+        known = None
+    origin = None if known is None else known.origin
+    is_free = origin is None or Path(origin).resolve() == file
+    return stem if is_free and stem not in sys.builtin_module_names else own
 
 
 def _names_near(name: str, owner: Any) -> str:

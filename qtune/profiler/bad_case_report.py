@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from qtune.errors import AnalysisError
 from qtune.profiler.metric import MetricInfo
+from qtune.report.table import text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +21,16 @@ class BadCaseReport:
 
     ``output_to_badcase_info``: output name -> metric name -> [(index, value), ...], worst first.
     ``values``: output name -> metric name -> value of every case in order, ``None`` where the
-    output was empty. ``ascending``: metric name -> whether larger is better.
+    output was empty. ``ascending``: metric name -> whether larger is better. ``exact_match``: name
+    of an integer or bool output -> share of its elements that are equal in both models, of every
+    case; such outputs have no distance, so they rank nothing. ``device``: where the models ran.
     """
 
     output_to_badcase_info: dict[str, dict[str, list[tuple[int, float]]]]
     values: dict[str, dict[str, list[float | None]]]
     ascending: dict[str, bool]
+    exact_match: dict[str, list[float | None]] = field(default_factory=dict)
+    device: str = ""
 
     @property
     def output_names(self) -> list[str]:
@@ -80,6 +88,50 @@ class BadCaseReport:
                     }
                 )
         return rows
+
+    def exact_statistics(self) -> list[dict[str, Any]]:
+        """Mean and smallest share of equal elements per integer output, and the case of it."""
+        rows = []
+        for output, shares in self.exact_match.items():
+            known = {i: share for i, share in enumerate(shares) if share is not None}
+            worst = min(known, key=lambda i: (known[i], i), default=None)
+            rows.append(
+                {
+                    "output": output,
+                    "cases": len(known),
+                    "mean exact match": _mean(list(known.values())),
+                    "worst exact match": None if worst is None else known[worst],
+                    "worst index": worst,
+                }
+            )
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain containers."""
+        return asdict(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per kept case: output, metric, rank, index, value."""
+        import pandas as pd
+
+        columns = ["output", "metric", "rank", "index", "value"]
+        return pd.DataFrame(self.rows(), columns=columns)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The kept cases, worst first: output, metric, rank (from 1), index, value."""
+        return [
+            {"output": output, "metric": metric, "rank": rank, "index": index, "value": value}
+            for output, metrics in self.output_to_badcase_info.items()
+            for metric, cases in metrics.items()
+            for rank, (index, value) in enumerate(cases, 1)
+        ]
+
+    def __bool__(self) -> bool:
+        """Whether there is a case."""
+        return bool(self.indices)
+
+    def __str__(self) -> str:
+        return text_table(self.rows(), ("output", "metric", "rank", "index", "value"))
 
     def _worst(self, metric: str, values: Sequence[float]) -> float | None:
         if any(math.isnan(value) for value in values):

@@ -31,14 +31,14 @@ from qtune.prepare.absorb import absorbed
 from qtune.prepare.operators import Operators
 from qtune.profiler.observe import (
     Model,
-    Observation,
-    OpRecord,
+    is_converted,
     is_prepared,
-    observe,
-    observe_graph,
     operator_of,
     require_torch,
+    stream,
+    stream_graph,
 )
+from qtune.profiler.record import Kept, Observation, OnRecord, OpRecord
 
 _log = logging.getLogger("qtune.analysis")
 
@@ -47,12 +47,18 @@ _PLACE = "float_place"
 
 
 def observe_baseline(baseline: Model, analysed: Model, inputs: Inputs) -> Observation:
+    """As :func:`stream_baseline`, with the values in memory."""
+    kept = Kept()
+    return Observation(stream_baseline(baseline, analysed, inputs, kept.note), kept)
+
+
+def stream_baseline(baseline: Model, analysed: Model, inputs: Inputs, note: OnRecord) -> Any:
     """Run the baseline of a comparison; a float module under the names of the analysed model.
 
-    Says in the log if the weights of the two differ.
+    Each record goes to ``note`` when it is there. Says in the log if the weights of the two differ.
     """
-    if not isinstance(baseline, nn.Module) or is_prepared(baseline):
-        return observe(baseline, inputs, keep_inputs=True)
+    if not isinstance(baseline, nn.Module) or is_prepared(baseline) or is_converted(baseline):
+        return stream(baseline, inputs, note)
     prepared = require_torch(analysed, "QuantAnalysis.run")
     moved = moved_weights(baseline, prepared)
     if moved:
@@ -63,12 +69,18 @@ def observe_baseline(baseline: Model, analysed: Model, inputs: Inputs) -> Observ
             len(moved),
             moved[0],
         )
-    return observe_float(baseline, prepared, inputs, keep_inputs=True)
+    return stream_float(baseline, prepared, inputs, note)
 
 
-def observe_float(
-    float_model: nn.Module, prepared: PreparedModel, inputs: Inputs, *, keep_inputs: bool = False
-) -> Observation:
+def observe_float(float_model: nn.Module, prepared: PreparedModel, inputs: Inputs) -> Observation:
+    """As :func:`stream_float`, with the values in memory."""
+    kept = Kept()
+    return Observation(stream_float(float_model, prepared, inputs, kept.note), kept)
+
+
+def stream_float(
+    float_model: nn.Module, prepared: PreparedModel, inputs: Inputs, note: OnRecord
+) -> Any:
     """Run ``float_model`` once and return its results by the operators of ``prepared``.
 
     A GEMM whose batch norm the QAT mode keeps computes both where it quantizes: so it does here.
@@ -86,13 +98,15 @@ def observe_float(
         calls[name] += 1
         return value if name not in folded and _alike(value, result) else result
 
-    with all_float(prepared):
-        run = observe_graph(prepared, inputs, keep_inputs=keep_inputs, replace=real)
     types = {op.name: op.float_type for _, op in prepared.operators()}
-    records = {
-        name: _as_float(record, types.get(record.owner)) for name, record in run.records.items()
-    }
-    return Observation(outputs, records)
+    with all_float(prepared):
+        stream_graph(
+            prepared,
+            inputs,
+            lambda record: note(_as_float(record, types.get(record.owner))),
+            replace=real,
+        )
+    return outputs
 
 
 def _as_float(record: OpRecord, float_type: str | None) -> OpRecord:

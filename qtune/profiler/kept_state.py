@@ -58,13 +58,13 @@ def attributes_kept(model: Model, names: Iterable[str]) -> Iterator[None]:
     for path in names:
         owner, name = _owner(model, path)
         if not _is_tensor_of(owner, name):
-            before.append((owner, name, getattr(owner, name)))
+            before.append((path, owner, name, getattr(owner, name)))
     try:
-        for owner, name, value in before:
-            setattr(owner, name, _copied(value, name))
+        for path, owner, name, value in before:
+            setattr(owner, name, _copied(value, path))
         yield
     finally:
-        for owner, name, value in before:
+        for _, owner, name, value in before:
             setattr(owner, name, value)
 
 
@@ -141,8 +141,8 @@ def _step(model: nn.Module, owner: Any, name: str, path: str) -> Any:
         return getattr(owner, name)
     except AttributeError:
         hint = (
-            ". prepare keeps parameters and buffers; what forward sets otherwise became a constant: "
-            "make it a buffer (self.register_buffer) before prepare"
+            ". prepare keeps buffers; another attribute that forward sets became a constant: make "
+            "it a buffer (self.register_buffer) before prepare"
             if isinstance(model, GraphModel)
             else ""
         )

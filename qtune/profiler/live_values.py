@@ -40,6 +40,10 @@ class LiveValues:
         """The positional arguments of ``node``, as they were before it ran."""
         return map_arg(node.args, self._now.__getitem__)
 
+    def value(self, node: fx.Node) -> Any:
+        """The value of a node that some operator ahead takes."""
+        return self._now[node]
+
     def take(self, node: fx.Node, result: Any) -> None:
         """``node`` ran; values that nobody takes any more are let go."""
         self._now[node] = copied(result) if node in self._at_risk else result

@@ -28,13 +28,15 @@ class MetricInfo:
     ``ascending``: larger is better (COSINE, SQNR). ``scope``: ``"pertensor"`` gets two tensors,
     ``"all"`` the two whole output structures; complex tensors as real ones with one more dimension.
     ``function`` is what was registered; calling the
-    metric checks shapes and returns a plain number.
+    metric checks shapes and returns a plain number. ``decibels``: values are ``10 log10`` of a
+    ratio of signal to noise, so that their differences don't compare.
     """
 
     name: str
     ascending: bool
     scope: str
     function: Callable[[Any, Any], Any]
+    decibels: bool = False
 
     def __call__(self, baseline: Any, other: Any) -> float | None:
         """Return the distance as a float, ``None`` if there is nothing to compare.
@@ -114,13 +116,18 @@ class Metric(metaclass=_MetricAccess):
 
     @staticmethod
     def register(
-        name: str, ascending: bool, scope: str
+        name: str, ascending: bool, scope: str, *, decibels: bool = False
     ) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
         """Decorator that registers ``metric(output1, output2)`` under ``name``.
 
-        ``output1`` belongs to the baseline model. The name must be new.
+        ``output1`` belongs to the baseline model. The name must be new. ``ascending``: larger is
+        better. ``scope``: ``pertensor`` or ``all`` (the whole outputs). ``decibels``: the values are
+        ``10 log10(signal / noise)`` (a PSNR); gains of sensitivity tables are then those of
+        ``noise / signal``.
         """
-        if name in _registry:
+        if not isinstance(name, str) or not name or hasattr(type, name):
+            raise ArgumentError(f"a metric's name is a text of its own, got {name!r}")
+        if name in _registry or name in vars(Metric):
             raise ArgumentError(
                 f"a metric called {name!r} is registered already; choose a new name"
             )
@@ -130,7 +137,7 @@ class Metric(metaclass=_MetricAccess):
             raise ArgumentError(f"metric {name!r}: expected a bool but got ascending={ascending!r}")
 
         def decorate(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-            _registry[name] = MetricInfo(name, ascending, scope, function)
+            _registry[name] = MetricInfo(name, ascending, scope, function, decibels)
             return function
 
         return decorate
@@ -140,6 +147,12 @@ class Metric(metaclass=_MetricAccess):
         """The metric of that name (or the metric itself)."""
         if isinstance(name, MetricInfo):
             return name
+        if not isinstance(name, str):
+            own = next((known for known, info in _registry.items() if info.function is name), "")
+            raise ArgumentError(
+                f"a metric is given by its name or as Metric.<name>, got {name!r}"
+                + (f"; this function is registered as {own!r}" if own else "")
+            )
         if name not in _registry:
             raise ArgumentError(f"no metric {name!r}; registered: {', '.join(sorted(_registry))}")
         return _registry[name]
@@ -223,7 +236,7 @@ def cosine(a: Tensor, b: Tensor) -> float:
     return float(x @ y) / math.sqrt(float(x @ x)) / math.sqrt(float(y @ y))
 
 
-@Metric.register("SQNR", True, "pertensor")
+@Metric.register("SQNR", True, "pertensor", decibels=True)
 def sqnr(a: Tensor, b: Tensor) -> float:
     """``10 log10(sum(a ** 2) / sum((a - b) ** 2))`` in dB; +inf for equal tensors."""
     noise, signal = _on_difference(a, b, _energy), float(_energy(_wide(a)))

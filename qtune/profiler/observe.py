@@ -25,12 +25,12 @@ from qtune.nn.quantized.qtensor import QTensor
 from qtune.prepare.rundir import run_files_in
 from qtune.profiler.live_values import LiveValues
 from qtune.profiler.observe_hbir import stream_hbir
-from qtune.profiler.record import Kept, Observation, OnRecord, OpRecord, plain
+from qtune.profiler.record import Kept, OnRecord, plain
+from qtune.profiler.record import Observation as Observation
+from qtune.profiler.record import OpRecord as OpRecord
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import forward_scope
-
-__all__ = ["Observation", "OpRecord"]  # they lie in qtune.profiler.record
 
 Model = nn.Module | HbirModule
 Replace = Callable[[fx.Node, str, Any], Any]
@@ -158,7 +158,7 @@ class _Recorder:
         op = operator_of(self.model, node)
         called = self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
         filled = op.fill(tuple(operands)) if op is not None else operands
-        scale, dtype = self._grid(node, value)
+        scale, dtype = grid_of(self._quantizers.get(node), value)
         return OpRecord(
             name,
             str(node.meta["op"]) if called is None else type_name(called),
@@ -171,14 +171,14 @@ class _Recorder:
             operator_name(node),
         )
 
-    def _grid(self, node: fx.Node, value: Tensor) -> tuple[float | None, str]:
-        """Scale and dtype of a result."""
-        if isinstance(value, QTensor):
-            return value.scales[0], str(value.dtype)
-        quantizer = self._quantizers.get(node)
-        if quantizer is None or not fake_quantizes(quantizer):
-            return None, str(value.dtype)
-        return float(quantizer.scale.detach().reshape(-1)[0]), str(quantizer.dtype)
+
+def grid_of(quantizer: FakeQuantize | None, value: Tensor) -> tuple[float | None, str]:
+    """Scale and dtype of a result. ``quantizer``: the fake-quantize that it comes from."""
+    if isinstance(value, QTensor):
+        return value.scales[0], str(value.dtype)
+    if quantizer is None or not fake_quantizes(quantizer):
+        return None, str(value.dtype)
+    return float(quantizer.scale.detach().reshape(-1)[0]), str(quantizer.dtype)
 
 
 def real_numbers(value: Any) -> Any:
@@ -210,6 +210,13 @@ def named_results(name: str, result: Any, seen: Container[str]) -> Iterator[tupl
 
     The HBIR modules of the model have the same names.
     """
+    return ((key, value) for key, _, value in numbered_results(name, result, seen))
+
+
+def numbered_results(
+    name: str, result: Any, seen: Container[str]
+) -> Iterator[tuple[str, int, Tensor]]:
+    """As :func:`named_results`, with the number of the result."""
     results = result if isinstance(result, tuple | list) else (result,)
     base, call = name, 0
     while base in seen:
@@ -217,7 +224,7 @@ def named_results(name: str, result: Any, seen: Container[str]) -> Iterator[tupl
         base = f"{name}_{call}"
     for index, value in enumerate(results):
         if isinstance(value, Tensor):
-            yield (base if index == 0 else f"{base}:{index}"), value
+            yield (base if index == 0 else f"{base}:{index}"), index, value
 
 
 def type_name(op: nn.Module) -> str:

@@ -10,19 +10,13 @@ from torch import nn
 from qtune.nn.qat import QATOp
 from qtune.nn.quantized import PreservedOp, QuantizedOp
 from qtune.nn.quantized.frozen import FrozenOp
-from qtune.profiler.observe import type_name
 from qtune.profiler.tensor_info import Seen
 
+_GENERATED = "_generated_"
+"""How the names of functions begin (``qtune.prepare.naming``)."""
+
 Converted = (QuantizedOp, PreservedOp)
-Operator = (QATOp, *Converted)
-"""Classes of modules that are one operator of a prepared or converted model."""
-
-
-def operator_type(module: nn.Module) -> str:
-    """Qualified name of the module's class."""
-    if isinstance(module, QATOp):
-        return type_name(module)
-    return f"{type(module).__module__}.{type(module).__qualname__}"
+"""Classes of modules that are one operator, or fused group, of a converted model."""
 
 
 def registry_name(module: nn.Module | None) -> str:
@@ -31,9 +25,9 @@ def registry_name(module: nn.Module | None) -> str:
     return members[-1].op if members else ""
 
 
-def is_layer(module: nn.Module | None) -> bool:
-    """Whether the operator stands for a layer of the user's model, not for a function."""
-    return any(member.params or member.float_repr is not None for member in _members(module))
+def place_of(name: str, scope: str) -> str:
+    """The path of a layer, of a function that of the module whose forward calls it."""
+    return scope if name.startswith(_GENERATED) else name
 
 
 def method_of(module: nn.Module | None) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from qtune.errors import AnalysisError
-from qtune.profiler.observe import Observation, OpRecord
 from qtune.profiler.op_info import OpInfo
+from qtune.profiler.record import Observation, OpRecord
 from qtune.report.files import write_with
 
 OP_INFOS = "op_infos"
@@ -79,7 +79,7 @@ class StoredOps(Mapping[str, OpInfo]):
 
 
 class StoredRecords(Mapping[str, OpRecord]):
-    """The same as records of a run (:class:`~qtune.profiler.observe.OpRecord`)."""
+    """The same as records of a run (:class:`~qtune.profiler.record.OpRecord`)."""
 
     def __init__(self, ops: Mapping[str, OpInfo]) -> None:
         self._ops = ops

@@ -17,23 +17,9 @@ from torch import Tensor
 
 from qtune.profiler.metric import Metric, MetricInfo
 
-_BLOCK = 32768
-"""Values of a block: it stays in the cache of a core."""
+_BLOCK = 65536
+"""Values of a block: small beside any layer, large beside the cost of a call."""
 _SUMS = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Smallest, largest and mean value of a tensor; NaN shows in all of them."""
-
-    low: float
-    high: float
-    mean: float
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether no value is NaN or infinite."""
-        return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +53,30 @@ class PairSums:
             squares = (p.dot(p), q.dot(q), p.dot(q), e.dot(e))
             e.abs_()
             sums += torch.stack((p.sum(), q.sum(), *squares, e.sum()))
-            largest = torch.maximum(largest, e.max())
+            largest = torch.maximum(largest, e.amax())
         sum_a, sum_b, aa, bb, ab, ee, sum_e = sums.tolist()
         return cls(x.numel(), sum_a, sum_b, aa, bb, ab, sum_e, ee, float(largest))
 
 
-def stats(value: Tensor) -> Stats | None:
-    """Statistics of a tensor, complex ones as real; ``None`` for an empty one."""
+def extremes(value: Tensor) -> tuple[float, float] | None:
+    """Smallest and largest value, of complex tensors as real ones; NaN shows in both.
+
+    ``None`` for an empty tensor.
+    """
     if value.numel() == 0:
         return None
     real = torch.view_as_real(value) if value.is_complex() else value
     low, high = torch.aminmax(real.byte() if real.dtype == torch.bool else real)
-    mean = real.mean(dtype=torch.float64)
-    return Stats(float(low), float(high), float(mean))
+    return float(low), float(high)
+
+
+def sums_of(
+    a: Tensor, b: Tensor, *ends: tuple[float, float] | None
+) -> PairSums | None:
+    """The sums of two tensors whose :func:`extremes` are ``ends``, where they have any."""
+    real = a.is_floating_point() and b.is_floating_point() and a.shape == b.shape
+    finite = all(end is not None and all(map(math.isfinite, end)) for end in ends)
+    return PairSums.of(a, b) if real and finite else None
 
 
 def distance(metric: MetricInfo, a: Tensor, b: Tensor, sums: PairSums | None) -> float | None:

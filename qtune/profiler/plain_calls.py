@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import resolve_name
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from qtune.capture.calls import SETITEM, Call
+from qtune.capture.calls import Call
 from qtune.capture.leaf import is_leaf
 from qtune.capture.nodes import map_leaves, tensors_in
 from qtune.nn.qat import QATOp
@@ -22,13 +22,8 @@ from qtune.nn.quantized.call import OpCall as GroupCall
 from qtune.ops.registry import find_function, find_method, find_module
 from qtune.ops.spec import Rule
 from qtune.profiler.call_writer import CallWriter, OpCall
-from qtune.profiler.op_facts import (
-    Operator,
-    method_of,
-    operator_type,
-    parameters_of,
-    registry_name,
-)
+from qtune.profiler.observe import is_operator, type_name
+from qtune.profiler.op_facts import method_of, parameters_of, registry_name
 from qtune.profiler.operator_names import OperatorName, operator_names
 from qtune.profiler.tensor_info import Seen, leaves
 from qtune.profiler.witness import Witness
@@ -43,14 +38,14 @@ def plain_call(
     """The forward of ``model`` on these arguments runs in the block, as one call of ``calls``."""
     with calls() as writer:
         seen = _PlainCalls(model, writer)
-        witness = Witness(model, _is_operator, seen)
+        witness = Witness(model, _is_call, seen)
         with witness.watching(args, kwargs):
             yield
         seen.settle(operator_names(model, witness.tape, seen.places))
 
 
-def _is_operator(module: nn.Module) -> bool:
-    return isinstance(module, Operator) or is_leaf(module)
+def _is_call(module: nn.Module) -> bool:
+    return is_operator(module) or is_leaf(module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +54,14 @@ class _Written:
 
     paths: list[Path]
     guess: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The operands of a call as they were before it, and what quantized the first of them."""
+
+    operands: dict[str, Any]
+    port: Any
 
 
 class _PlainCalls:
@@ -71,24 +74,25 @@ class _PlainCalls:
         self._calls: list[_Written] = []
         self.places: dict[fx.Node, int] = {}
 
-    def before(self, call: Call, args: Any, kwargs: Any) -> dict[str, Any]:
+    def before(self, call: Call, args: Any, kwargs: Any) -> _Looked:
         """Copies of the operands: the call may change them in place."""
-        operands = {**{str(index): arg for index, arg in enumerate(args)}, **kwargs}
-        return {key: map_leaves(_opened(value), self._copy) for key, value in operands.items()}
+        given = {**{str(index): arg for index, arg in enumerate(args)}, **kwargs}
+        opened = {key: _opened(value) for key, value in given.items()}
+        operands = {key: map_leaves(value, self._copy) for key, value in opened.items()}
+        ports = (self._ports.get(tensor) for tensor in tensors_in(opened))
+        return _Looked(operands, next((port for port in ports if port is not None), None))
 
-    def after(self, call: Call, looked: Any, value: Any, node: fx.Node | None) -> None:
-        """Write the call. ``looked``: its operands."""
-        if call.target == SETITEM:
-            value = node.args[0] if node is None else value
+    def after(self, call: Call, looked: _Looked, value: Any, node: fx.Node | None) -> None:
+        """Write the call."""
         module = self._model.get_submodule(call.target) if call.op == "call_module" else None
-        self._note_port(module, looked, value)
+        self._note_port(module, looked.port, value)
         results = list(leaves(map_leaves(value, self._copy)))
         if not results:
             return
         if module is not None:
-            self._layer(call, module, looked, results, node)
+            self._layer(call, module, looked.operands, results, node)
         else:
-            self._function(call, looked, results, node)
+            self._function(call, looked.operands, results, node)
 
     def settle(self, names: Mapping[int, OperatorName | None] | None) -> None:
         """Give functions their names. ``None`` for a call: it is no operator; ``None`` for all:
@@ -113,11 +117,11 @@ class _PlainCalls:
     def _layer(
         self, call: Call, module: nn.Module, operands: Any, results: Any, node: Any
     ) -> None:
-        is_operator = isinstance(module, Operator)
-        found = None if is_operator else find_module(type(module))
+        own_name = is_operator(module)
+        found = None if own_name else find_module(type(module))
         info = OpCall(
-            str(module.name) if is_operator else str(call.target),
-            operator_type(module),
+            str(module.name) if own_name else str(call.target),
+            type_name(module),
             operands,
             results,
             parameters_of(module),
@@ -151,13 +155,13 @@ class _PlainCalls:
             self.places[node] = len(self._calls)
         self._calls.append(_Written(self._writer.add(info), guess))
 
-    def _note_port(self, module: nn.Module | None, operands: Any, value: Any) -> None:
-        """Remember what quantized the results of a prepared operator."""
+    def _note_port(self, module: nn.Module | None, given: Any, value: Any) -> None:
+        """Remember what quantized the results of a prepared operator; ``given``: its input."""
         if not isinstance(module, QATOp):
             return
         port: Any = module.activation_post_process
         if port is None and module.spec.rule is Rule.INPUT_SCALE:
-            port = next((seen.port for seen in leaves(operands)), None)
+            port = given
         for tensor in tensors_in(value):
             self._ports[tensor] = port
 

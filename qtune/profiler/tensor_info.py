@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,9 +56,10 @@ class Seen:
         wide = value if value.dtype in _WIDE else value.double()
         mean = wide.mean()
         var = wide.var() if value.numel() > 1 else torch.zeros(())
-        nan, inf = torch.isnan(value), torch.isinf(value)
         numbers = (float(low), float(high), float(mean), float(var))
-        return TensorInfo(attr, self.dtype, shape, *facts, *numbers, int(nan.sum()), int(inf.sum()))
+        finite = math.isfinite(numbers[2])  # the mean of anything else is NaN or infinite
+        odd = (0, 0) if finite else (int(value.isnan().sum()), int(value.isinf().sum()))
+        return TensorInfo(attr, self.dtype, shape, *facts, *numbers, *odd)
 
 
 def named_tensors(attr: str, operands: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -103,11 +103,7 @@ class TunePoint(PortRaiser):
 
     def raised(self) -> RaisedPorts:
         """qint16 for the stubs."""
-        return SensitiveOps(tuple((name, port) for name, port in self.ports), "tune").raised(qint16)
-
-    def unmatched(self, views: Any, used: frozenset[str]) -> list[str]:
-        """Stubs that this model has not; a point that raises none has nothing to match."""
-        return PortRaiser.unmatched(self, views, used) if self.ports else []
+        return SensitiveOps(self.ports, "tune").raised(qint16, may_be_empty=True)
 
     def to_dict(self) -> dict[str, Any]:
         """The columns of the table; ``ports`` as pairs."""

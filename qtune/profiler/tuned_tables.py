@@ -38,7 +38,7 @@ class TunedTables(Mapping[str, list[SensitivityTable]], PortRaiser):
 
     def raised(self) -> RaisedPorts:
         """qint16 for the raised stubs."""
-        return self._chosen().raised(qint16)
+        return self._chosen().raised(qint16, may_be_empty=True)
 
     def _chosen(self) -> SensitiveOps:
         return SensitiveOps.of(self.tables, None, SOURCE, KINDS["both"], qint8)

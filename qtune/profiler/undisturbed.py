@@ -11,6 +11,7 @@ from torch import nn
 
 from qtune.errors import AnalysisError
 from qtune.hbir.module import HbirModule
+from qtune.profiler.kept_state import buffers_kept
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
 
@@ -32,15 +33,22 @@ def undisturbed(*models: Model, device: torch.device | None = None) -> Iterator[
         for model in torch_models:
             stack.enter_context(_evaluating(model))
             if device is not None:
-                stack.enter_context(_moved(model, device))
+                stack.enter_context(on_device(model, device))
         stack.enter_context(torch.no_grad())
         yield
 
 
 @contextmanager
-def same_randomness() -> Iterator[None]:
-    """Give the random state back at the end, so that the next run draws the same numbers."""
-    with torch.random.fork_rng():
+def same_randomness(*models: Model) -> Iterator[None]:
+    """Give the random state back at the end, so that the next run draws the same numbers.
+
+    ``models``: those whose next run also starts from the same buffers (a state that forward keeps).
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng())
+        for model in models:
+            if isinstance(model, nn.Module):
+                stack.enter_context(buffers_kept(model))
         yield
 
 
@@ -63,7 +71,8 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _moved(model: nn.Module, device: torch.device) -> Iterator[None]:
+def on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Within the block ``model`` lies on ``device``; one that is spread over devices stays so."""
     homes = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     if homes <= {device} or len(homes) > 1:  # a model spread over devices knows where to run
         yield

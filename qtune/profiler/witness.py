@@ -20,11 +20,16 @@ from qtune.capture.blocks import recording_by
 from qtune.capture.calls import SETITEM, Call, Calls
 from qtune.capture.handlers import ModelHandlers
 from qtune.capture.leaf import hands_on
+from qtune.capture.ledger import Entry
 from qtune.capture.mode import RecordingMode
 from qtune.capture.nodes import tensors_in
 from qtune.capture.patches import installed
 from qtune.capture.tape import Tape
 from qtune.errors import QtuneError
+
+
+_EVERY = 2
+"""Calls after which tensors that the model has dropped are let go."""
 
 
 class OnCall(Protocol):
@@ -74,10 +79,19 @@ class _Calls(Calls):
     def __init__(self, tape: Tape, on_call: OnCall) -> None:
         super().__init__(tape)
         self._on_call = on_call
+        self._count = 0
+
+    def _is_constant(self, entry: Entry) -> bool:
+        """Whether the value is needed at the end, when calls on constants are sorted out."""
+        tape = self._tape
+        return any(n not in tape.varying and n not in tape.changing for n in _nodes(entry))
 
     def run(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of the call."""
         tape = self._tape
+        self._count += 1
+        if self._count % _EVERY == 0:
+            tape.ledger.release(self._is_constant)
         tensors = list(tensors_in((args, kwargs)))
         with tape.paused(), torch._C.DisableTorchFunction(), torch.no_grad():
             written = self._written(call, args, kwargs, tensors)
@@ -86,14 +100,15 @@ class _Calls(Calls):
             random = None if tensors else torch.get_rng_state()
         with tape.paused():
             value = call.function(*args, **kwargs)
-        if next(tensors_in(value), None) is None and call.target != SETITEM:
+        made = args[0] if call.target == SETITEM else value
+        if next(tensors_in(made), None) is None:
             return value
         with tape.paused(), torch._C.DisableTorchFunction(), torch.no_grad():
             changed = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
             drew = random is not None and not torch.equal(random, torch.get_rng_state())
             self.is_random = call.opaque or drew
             node = self._node(call, written, value, tensors, changed)
-            self._on_call.after(call, looked, value, node)
+            self._on_call.after(call, looked, made, node)
         return value
 
     def _written(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
@@ -170,7 +185,8 @@ class _Handlers(ModelHandlers):
 
     def length(self, tensor: Tensor) -> Any:
         """``len(tensor)``."""
-        return tensor.__len__()
+        length: Any = type(tensor).__len__
+        return length(tensor)
 
     def seed(self) -> None:
         """Seeding is no call on tensors."""
@@ -216,3 +232,7 @@ class _Seeing(RecordingMode):
 
 def _version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
+
+
+def _nodes(entry: Entry) -> tuple[fx.Node, fx.Node]:
+    return entry.first, entry.node

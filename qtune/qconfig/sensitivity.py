@@ -66,9 +66,9 @@ class SensitiveOps:
         """The rule that gives these ports what ``qconfig`` says."""
         return RaisedPorts(self, qconfig, None)
 
-    def raised(self, dtype: PortDType) -> RaisedPorts:
+    def raised(self, dtype: PortDType, *, may_be_empty: bool = False) -> RaisedPorts:
         """The rule that gives these ports ``dtype``."""
-        return RaisedPorts(self, None, dtype)
+        return RaisedPorts(self, None, dtype, may_be_empty=may_be_empty)
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,14 @@ class RaisedPorts:
 
     What carries the codes must have the bits: for an input of an operator its producer is raised,
     and a raised result reaches the GEMMs behind it as it is. A result that leaves the model in
-    high precision stays that.
+    high precision stays that. ``may_be_empty``: no port at all is a choice too, not a mistake.
     """
 
     chosen: SensitiveOps
     qconfig: QConfig | None
     dtype: PortDType | None
     ports: frozenset[Entry] = frozenset()
+    may_be_empty: bool = False
 
     def bind(self, views: Sequence[OpView]) -> RaisedPorts:
         """The same with the ports of this model that have to change."""
@@ -101,7 +102,7 @@ class RaisedPorts:
 
     def unmatched(self, views: Sequence[OpView], used: frozenset[str]) -> list[str]:
         """Entries that name no port of this model; the table, if none was chosen."""
-        if not self.chosen.entries:
+        if not self.chosen.entries and not self.may_be_empty:
             return [f"{self.chosen.source}: no entry of its table is chosen"]
         known = {view.name: {"output", *port_names(view)} for view in views}
         return [

@@ -107,7 +107,7 @@ def compile_model(
     """
     balance, level = _goal(opt, balance_factor)
     _refuse_extra(extra_args, "compile_model")
-    recording = _recording(module, example_inputs, "compile_model")
+    recording = recording_of(module, example_inputs, "compile_model")
     sources = _sources(recording, input_source, input_layout)
     integer = recording.module(
         name or "forward",
@@ -215,12 +215,13 @@ def is_converted(module: Any) -> bool:
 
 def _module(module: Any, example_inputs: Any, where: str, march: March | str | None) -> HbirModule:
     """The integer module of a converted or traced model."""
-    integer = _recording(module, example_inputs, where).module()
+    integer = recording_of(module, example_inputs, where).module()
     _check_march(integer, march, where)
     return integer
 
 
-def _recording(module: Any, example_inputs: Any, where: str) -> Recording:
+def recording_of(module: Any, example_inputs: Any, where: str) -> Recording:
+    """A run of a converted or traced model on ``example_inputs``; other models are refused."""
     if not is_converted(module):
         raise ArgumentError(
             f"{where}: expected a model that convert made, or torch.jit.trace of one, got "

@@ -16,7 +16,7 @@ from qtune.prepare.fuse import fusible
 from qtune.prepare.fuse_modules import fused_layers
 from qtune.prepare.operators import Operators
 from qtune.report.screen import show
-from qtune.report.table import text_table
+from qtune.report.table import shown_type, text_table
 
 COLUMNS = ("name", "type")
 SHARED = "(shared)"
@@ -63,6 +63,5 @@ def _rows(ops: Operators, nodes: Sequence[fx.Node]) -> list[tuple[str, str]]:
         calls = len(ops.graph.find_nodes(op="call_module", target=str(node.target)))
         name = str(node.meta["name"]) + (SHARED if calls > 1 else "")
         kind = "" if op is None else op.float_type
-        is_class = kind.rpartition(".")[2][:1].isupper()
-        rows.append((name, f"<class '{kind}'>" if is_class else kind))
+        rows.append((name, shown_type(kind)))
     return rows

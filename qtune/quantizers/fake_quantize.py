@@ -210,8 +210,9 @@ class FakeQuantize(Float32Module):
         self._observe(x)
 
     def scale_on(self, dtype: QuantDType) -> torch.Tensor:
-        """The float32 [C] scale that the same statistics give on another grid."""
-        return self.activation_post_process.calculate_scale(dtype)
+        """The float32 [C] scale that :meth:`set_dtype` would give."""
+        scale = self._computed_scale(dtype)
+        return as_power_of_two(scale) if self.power_of_two else scale
 
     @property
     def is_quantizing(self) -> bool:

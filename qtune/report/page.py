@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from qtune.report.table import format_number
+
+DIGITS = 7
+"""Significant digits of numbers in tables."""
+MOST_ROWS = 2500
+"""Rows of a table at most: a page stays small enough for a browser, whatever the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,8 @@ class Table:
 
     ``bad`` names a bool key that marks a row red. ``numeric`` columns are aligned right, those of
     ``wrap`` may break lines. The texts of the column ``status`` (ok, FAIL, caught) become badges,
-    those of ``link`` lead to the section of that title.
+    those of ``link`` lead to the section of that title. ``pinned``: the first column stays in view
+    when the table is moved sideways. ``most``: rows beyond so many are left out, which is said.
     """
 
     columns: Sequence[str]
@@ -31,6 +37,21 @@ class Table:
     status: str | None = None
     link: str | None = None
     wrap: Sequence[str] = ()
+    pinned: bool = False
+    most: int = MOST_ROWS
+
+    @property
+    def shown(self) -> Sequence[Mapping[str, Any]]:
+        """The rows on the page."""
+        return self.rows[: self.most]
+
+    @property
+    def note(self) -> str:
+        """The caption, and how many rows there are where not all are shown."""
+        if len(self.rows) <= self.most:
+            return self.caption
+        cut = f"the first {self.most} of {len(self.rows)} rows; the text files have all"
+        return f"{self.caption} ({cut})" if self.caption else cut.capitalize()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +100,9 @@ def render(
 ) -> str:
     """Return the page as text.
 
-    ``sortable`` adds a small script with which a click on a column head sorts; the page is
-    complete without it.
+    ``sortable`` adds a small script with which a click on a column head sorts (and again in the
+    other direction), and long tables can be searched; the page is complete without it. Cells without
+    a value stay at the end, NaN counts as the largest.
     """
     template = _environment().get_template("page.html")
     return template.render(
@@ -93,6 +115,26 @@ def anchor(title: str) -> str:
     return "s-" + re.sub(r"[^\w.-]+", "-", title)
 
 
+def cell_text(value: Any) -> str:
+    """A cell's text: floats with 7 significant digits, ``""`` for ``None``.
+
+    >>> cell_text(0.5), cell_text(123456.789), cell_text(1.5e-9), cell_text(None)
+    ('0.5000000', '123456.8', '1.500000e-09', '')
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:#.{DIGITS}g}" if value != 0 else "0"
+
+
+def is_odd(value: Any) -> bool:
+    """Whether a cell is to be marked: NaN and infinities."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -102,7 +144,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["number"] = format_number
+    environment.filters["number"] = cell_text
+    environment.tests["odd"] = is_odd
     environment.filters["anchor"] = anchor
     environment.filters["picture"] = Markup  # our own SVG, text in it is escaped by the drawer
     return environment

@@ -1,21 +1,39 @@
-"""Static pictures as inline SVG (drawn by matplotlib), for pages that must work without scripts."""
+"""Static pictures as inline SVG, for pages that must work without scripts and without network.
+
+A point or bar says its name and value on hovering. Pictures of thousands of operators stay small:
+one line per curve, points of their own only for the largest.
+"""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from qtune.report.drawing import (
+    COLORS,
+    LETTER,
+    RED,
+    SOFT,
+    Axis,
+    Canvas,
+    axis_of,
+    brief,
+    shortened,
+)
 
-WIDTH, HEIGHT = 9.0, 3.2
+__all__ = ["COLORS", "RED", "bars", "curve", "falloff", "histogram"]
+
+WIDTH = 900.0
+LEFT, RIGHT, TOP = 74.0, 14.0, 34.0
+HEIGHT = 210.0
 MAX_TICKS = 60
+MAX_DOTS = 300
+NAME = 34
+"""Letters of a name below a curve."""
+BAR_NAME = 44
 FAR = 3.0
-RED = "#b3261e"
-COLORS = ("#1f5fa8", "#c4561b", "#2d7d46", "#7a4ca0", "#8a6d00", "#b3224b", "#3d7f8f")
+SHARES = (0.9, 0.99)
 
 
 def curve(
@@ -30,29 +48,34 @@ def curve(
 ) -> str:
     """One line per series over the layers ``labels`` in order of execution.
 
-    Layers whose name is in ``bad`` are marked red.
+    Layers whose name is in ``bad`` are marked red, and so are NaN and infinities, at the top.
+    ``log``: a logarithmic axis, where all values are positive.
     """
-    figure, axes = _axes(title, y_label)
-    for color, (name, values) in zip(_colors(len(series)), series.items(), strict=True):
-        points = [math.nan if v is None or not math.isfinite(v) else v for v in values]
-        axes.plot(range(len(points)), points, marker=".", lw=1.3, color=color, label=name)
-        marked = [i for i, label in enumerate(labels) if label in bad]
-        axes.plot(marked, [points[i] for i in marked], "o", ms=5, color=RED, zorder=3)
+    step = max(1, math.ceil(len(labels) / MAX_TICKS))
+    shown = [shortened(labels[i], NAME) for i in range(0, len(labels), step)]
+    below = 16 + max((len(name) for name in shown), default=0) * 9 * LETTER
+    canvas = Canvas(WIDTH, TOP + HEIGHT + below, title)
+    numbers = [v for values in series.values() for v in values if v is not None]
     if limit is not None:
-        axes.axhline(limit, color=RED, lw=1, ls="--", label=f"limit {limit:g}")
-    if log and all(v is None or v > 0 for values in series.values() for v in values):
-        axes.set_yscale("log")
-    _ticks(axes, labels)
-    if len(series) > 1 or limit is not None:
-        axes.legend(
-            fontsize=8,
-            frameon=False,
-            ncols=4,
-            loc="lower right",
-            bbox_to_anchor=(1, 1),  # above the curve, whatever it looks like
-            borderaxespad=0.2,
+        numbers.append(limit)
+    y = axis_of(numbers, TOP + HEIGHT, TOP, log=log)
+    x = Axis(0, max(len(labels) - 1, 1), LEFT + 6, WIDTH - RIGHT)
+    _rule(canvas, y, y_label)
+    for place, name in zip(range(0, len(labels), step), shown, strict=True):
+        here = x.at(place) + 3
+        canvas.text(
+            here, TOP + HEIGHT + 8, name, anchor="end", size=9, turned=True, hint=labels[place]
         )
-    return _svg(figure)
+    for index, (name, values) in enumerate(series.items()):
+        color = COLORS[index % len(COLORS)]
+        _series(canvas, (x, y), values, [f"{label}: " for label in labels], color, labels, bad)
+        if len(series) > 1:
+            canvas.text(LEFT + 130 * index, TOP - 6, name, color=color, bold=True)
+    if limit is not None:
+        here = y.at(limit)
+        canvas.line(LEFT, here, WIDTH - RIGHT, here, RED, dashed=True)
+        canvas.text(WIDTH - RIGHT, TOP - 6, f"limit {limit:g}", anchor="end", color=RED)
+    return canvas.svg()
 
 
 def bars(
@@ -63,71 +86,157 @@ def bars(
     limit: float | None = None,
     bad: Collection[str] | None = None,
 ) -> str:
-    """Horizontal bars, in the order given (the first on top).
+    """Horizontal bars, in the order given (the first on top), each with its value.
 
-    Those in ``bad``, by default those above ``limit``, are red. A limit far beyond all bars is
-    named in the label, so that the bars can still be told apart.
+    Those in ``bad``, by default those above ``limit``, are red, and so are NaN and infinities. A
+    limit far beyond all bars is named in the label, so that the bars can still be told apart.
     """
-    names, numbers = list(values), [v or 0.0 for v in values.values()]
-    figure, axes = _axes(title, "", height=0.6 + 0.24 * max(len(names), 3))
-    shown = [v if math.isfinite(v) else 0.0 for v in numbers]
+    numbers = {name: 0.0 if value is None else value for name, value in values.items()}
+    finite = {name: v if math.isfinite(v) else 0.0 for name, v in numbers.items()}
     if bad is None:
-        bad = {n for n, v in zip(names, shown, strict=True) if limit is not None and v > limit}
-    axes.barh(range(len(names)), shown, color=[RED if n in bad else COLORS[0] for n in names])
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.invert_yaxis()
-    if limit is not None and limit > FAR * max(shown, default=0.0) > 0:
-        x_label = f"{x_label} (limit {limit:g})"
-    elif limit is not None:
-        axes.axvline(limit, color=RED, lw=1, ls="--")
-    axes.set_xlabel(x_label, fontsize=8)
-    return _svg(figure)
+        bad = {name for name, v in finite.items() if limit is not None and v > limit}
+    largest = max(finite.values(), default=0.0)
+    if limit is not None and limit > FAR * largest > 0:
+        x_label, limit = f"{x_label} (limit {limit:g})", None
+    names = [shortened(name, BAR_NAME) for name in values]
+    left = 12 + max((len(name) for name in names), default=4) * 11 * LETTER
+    row, top = 17.0, TOP - 8
+    height = top + row * max(len(names), 1)
+    canvas = Canvas(WIDTH, height + 36, title)
+    ends = [*finite.values(), *([] if limit is None else [limit])]
+    x = axis_of(ends or [1.0], left, WIDTH - 78, zero=True)
+    for tick in x.ticks():
+        canvas.line(x.at(tick), top, x.at(tick), height)
+        canvas.text(x.at(tick), height + 14, brief(tick), anchor="middle")
+    for index, (name, short) in enumerate(zip(values, names, strict=True)):
+        here, value = top + row * index, numbers[name]
+        color = RED if name in bad or not math.isfinite(value) else COLORS[0]
+        start, end = sorted((x.at(0.0), x.at(finite[name])))
+        canvas.bar(start, here + 3, (end - start, row - 6), color, f"{name}: {value!r}")
+        canvas.text(left - 6, here + 12.5, short, anchor="end", hint=name)
+        if values[name] is not None:
+            canvas.text(end + 4, here + 12.5, brief(value), size=10)
+    if limit is not None:
+        canvas.line(x.at(limit), top, x.at(limit), height, RED, dashed=True)
+    canvas.text(left, height + 30, x_label)
+    return canvas.svg()
 
 
 def histogram(
-    values: Sequence[float], *, title: str = "", x_label: str = "", bins: int = 40
+    values: Sequence[float],
+    *,
+    title: str = "",
+    x_label: str = "",
+    bins: int = 40,
+    marks: Mapping[str, float] | None = None,
 ) -> str:
-    """Distribution of finite values."""
-    figure, axes = _axes(title, "cases")
-    axes.hist([v for v in values if math.isfinite(v)], bins=bins, color=COLORS[0])
-    axes.set_xlabel(x_label, fontsize=8)
-    return _svg(figure)
+    """Distribution of finite values; ``marks`` are places on it by name (percentiles)."""
+    finite = [v for v in values if math.isfinite(v)]
+    canvas = Canvas(WIDTH, TOP + HEIGHT + 40, title)
+    x = axis_of(finite, LEFT, WIDTH - RIGHT)
+    counts = [0] * bins
+    for value in finite:
+        place = (x.at(value) - x.start) / (x.end - x.start)
+        counts[min(int(place * bins), bins - 1)] += 1
+    y = axis_of(counts or [1], TOP + HEIGHT, TOP, zero=True)
+    _rule(canvas, y, "cases")
+    for tick in x.ticks():
+        canvas.line(x.at(tick), TOP + HEIGHT, x.at(tick), TOP + HEIGHT + 4, SOFT)
+        canvas.text(x.at(tick), TOP + HEIGHT + 17, brief(tick), anchor="middle")
+    width = (x.end - x.start) / bins
+    for index, count in enumerate(counts):
+        here = y.at(count)
+        hint = f"{count} cases"
+        place = x.start + index * width
+        canvas.bar(place + 0.5, here, (width - 1, TOP + HEIGHT - here), COLORS[0], hint)
+    taken = -math.inf
+    for name, value in sorted((marks or {}).items(), key=lambda item: item[1]):
+        here = x.at(value)
+        canvas.line(here, TOP, here, TOP + HEIGHT, RED, dashed=True)
+        if here - taken > 60:
+            canvas.text(here, TOP - 6, name, anchor="middle", color=RED, size=10)
+            taken = here
+    canvas.text(LEFT, TOP + HEIGHT + 34, x_label)
+    return canvas.svg()
 
 
-def _colors(count: int) -> list[str]:
-    return [COLORS[i % len(COLORS)] for i in range(count)]
+def falloff(
+    values: Sequence[float | None], labels: Sequence[str], *, title: str = "", y_label: str = ""
+) -> str:
+    """Sorted values over their rank: where a ranking falls off.
+
+    ``values``: largest first; zero and below have no place on the logarithmic axis. Lines show how
+    many of the first hold 90 and 99 percent of the sum of the positive values.
+    """
+    numbers = [v for v in values if v is not None]
+    positive = [v for v in numbers if math.isfinite(v) and v > 0]
+    canvas = Canvas(WIDTH, TOP + HEIGHT + 42, title)
+    y = axis_of(positive, TOP + HEIGHT, TOP, log=True)
+    x = Axis(1, max(len(numbers), 2), LEFT + 6, WIDTH - RIGHT)
+    _rule(canvas, y, y_label)
+    for tick in x.ticks():
+        if tick >= 1 and tick == round(tick):
+            canvas.text(x.at(tick), TOP + HEIGHT + 16, f"{tick:.0f}", anchor="middle")
+    hints = [f"{i}. {name}: " for i, name in enumerate(labels, 1)]
+    shown = [v if not math.isfinite(v) or v > 0 else None for v in numbers]
+    places = Axis(0, max(len(numbers) - 1, 1), LEFT + 6, WIDTH - RIGHT)
+    _series(canvas, (places, y), shown, hints, COLORS[0], labels, ())
+    for row, share in enumerate(SHARES):
+        count = holders(positive, share)
+        if count:
+            here = x.at(count)
+            canvas.line(here, TOP, here, TOP + HEIGHT, COLORS[1], dashed=True)
+            text = f"the first {count} hold {share:.0%} of the sum"
+            canvas.text(*_beside(here, TOP + 14 + 16 * row, text))
+    canvas.text(LEFT, TOP + HEIGHT + 36, f"rank, of {len(numbers)}")
+    return canvas.svg()
 
 
-def _axes(title: str, y_label: str, height: float = HEIGHT) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure  # slow to import, and no global pyplot state is needed
-
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.set_ylabel(y_label, fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.grid(True, lw=0.3)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return figure, axes
+def holders(values: Sequence[float], share: float) -> int:
+    """How many of the first of ``values`` (positive, largest first) hold ``share`` of the sum."""
+    goal, held = share * math.fsum(values), 0.0
+    for count, value in enumerate(values, 1):
+        held += value
+        if held >= goal:
+            return count
+    return len(values)
 
 
-def _ticks(axes: Any, labels: Sequence[str]) -> None:
-    step = max(1, math.ceil(len(labels) / MAX_TICKS))
-    places = range(0, len(labels), step)
-    axes.set_xticks(list(places), [labels[i] for i in places], rotation=90, fontsize=6)
+def _beside(x: float, y: float, text: str) -> tuple[float, float, str]:
+    """Where a text beside the line at ``x`` fits."""
+    width = len(text) * 11 * LETTER + 6
+    return (x + 6 if x + width < WIDTH else x - width), y, text
 
 
-def _svg(figure: Figure) -> str:
-    import matplotlib
-    from matplotlib.text import Text
+def _rule(canvas: Canvas, y: Axis, label: str) -> None:
+    for tick in y.ticks():
+        canvas.line(LEFT, y.at(tick), WIDTH - RIGHT, y.at(tick))
+        canvas.text(LEFT - 6, y.at(tick) + 4, brief(tick), anchor="end")
+    if label:
+        canvas.text(12, y.start / 2 + y.end / 2, label, anchor="middle", turned=True)
 
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)  # names of operators may hold dollar signs
-    buffer = io.StringIO()
-    # text stays text (small, searchable); a fixed salt keeps the ids, so equal data is equal SVG
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "qtune"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    drawn = buffer.getvalue()
-    return drawn[drawn.index("<svg") :]
+
+def _series(
+    canvas: Canvas,
+    axes: tuple[Axis, Axis],
+    values: Sequence[float | None],
+    hints: Sequence[str],
+    color: str,
+    labels: Sequence[str],
+    bad: Collection[str],
+) -> None:
+    """A line with gaps where there is no value, and dots."""
+    x, y = axes
+    known = [(i, v) for i, v in enumerate(values) if v is not None and math.isfinite(v)]
+    for _, run in groupby(enumerate(known), key=lambda item: item[1][0] - item[0]):
+        canvas.path([(x.at(i), y.at(v)) for _, (i, v) in run], color)
+    largest = {i for i, _ in sorted(known, key=lambda item: -abs(item[1]))[:MAX_DOTS]}
+    for place, value in known:
+        is_bad = place < len(labels) and labels[place] in bad
+        if is_bad or place in largest:
+            hint = f"{hints[place]}{value!r}" if place < len(hints) else repr(value)
+            here = x.at(place), y.at(value)
+            canvas.dot(*here, RED if is_bad else color, hint, radius=4 if is_bad else 2.3)
+    odd = [(i, v) for i, v in enumerate(values) if v is not None and not math.isfinite(v)]
+    for place, value in odd:
+        canvas.dot(x.at(place), TOP - 3, RED, f"{hints[place]}{value!r}", radius=4)

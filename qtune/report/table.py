@@ -49,3 +49,13 @@ def text_table(
         headers = ["", *headers]
         cells = [[str(i), *row] for i, row in enumerate(cells)]
     return tabulate(cells, headers, tablefmt=STYLES[style], disable_numparse=True)
+
+
+def shown_type(name: str) -> str:
+    """The qualified name of a class as Python prints the class; that of a function as it is.
+
+    >>> shown_type("torch.nn.modules.conv.Conv2d"), shown_type("torch.add")
+    ("<class 'torch.nn.modules.conv.Conv2d'>", 'torch.add')
+    """
+    is_class = name.rpartition(".")[2][:1].isupper()
+    return f"<class '{name}'>" if is_class else name

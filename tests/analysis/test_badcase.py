@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qtune.analysis.badcase import BadCaseSearch
-from qtune.analysis.cases import BadCases, CaseStore
+from qtune.analysis.cases import BadCases, Case, CaseStore
 from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError
 from qtune.profiler.metric import Metric
@@ -21,14 +23,19 @@ from .nets import Detection, Pair
 ERRORS = [0.1, 0.5, 0.3, 0.5, 0.2]
 
 
-def error_of(inputs: Inputs) -> tuple[Tensor, Tensor]:
+def error_of(case: Case) -> tuple[Tensor, Tensor]:
     """Two models that differ by the input itself."""
-    x = inputs.args[0]
+    x = case.inputs.args[0]
     return torch.ones_like(x), torch.ones_like(x) + x
 
 
 def data() -> list[Tensor]:
     return [torch.full((2,), value) for value in ERRORS]
+
+
+def cases(items: Iterable[Tensor] | None = None) -> Iterator[Case]:
+    for index, item in enumerate(data() if items is None else items):
+        yield Case(index, Inputs(item))
 
 
 def search(folder: Path, topk: int, *metrics: str, dump: bool = False) -> Any:
@@ -39,7 +46,7 @@ def search(folder: Path, topk: int, *metrics: str, dump: bool = False) -> Any:
 
 def test_topk_worst_first_ties_by_index(tmp_path: Path) -> None:
     finder, _ = search(tmp_path, 3)
-    report = finder.run(error_of, data(), 100)
+    report = finder.run(error_of, cases(), 100)
     assert report.output_to_badcase_info == {"": {"ATOL": [(1, 0.5), (3, 0.5), (2, 0.3)]}} or [
         index for index, _ in report.output_to_badcase_info[""]["ATOL"]
     ] == [1, 3, 2]
@@ -50,16 +57,17 @@ def test_topk_worst_first_ties_by_index(tmp_path: Path) -> None:
 def test_only_kept_inputs_are_on_disk(tmp_path: Path, dump: bool) -> None:
     (tmp_path / "9.pt").write_bytes(b"of an earlier search")
     finder, store = search(tmp_path, 1, "ATOL", "SQNR", dump=dump)
-    report = finder.run(error_of, data(), 100)
+    with store.replacing():
+        report = finder.run(error_of, cases(), 100)
     assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["1.pt"]
     assert report.indices == [1]
-    assert torch.equal(store.load(1).args[0], data()[1])
-    assert torch.equal(CaseStore(tmp_path).load(1).args[0], data()[1])
+    assert torch.equal(store.load(1).inputs.args[0], data()[1])
+    assert torch.equal(CaseStore(tmp_path).load(1).inputs.args[0], data()[1])
 
 
 def test_num_steps_limits_and_generators_are_consumed_once(tmp_path: Path) -> None:
     finder, _ = search(tmp_path, 1)
-    report = finder.run(error_of, (x for x in data()), 1)
+    report = finder.run(error_of, cases(), 1)
     # float32 scale or value against the float64 formula: the last bits differ
     assert report.values[""]["ATOL"] == pytest.approx([0.1], rel=1e-6)
 
@@ -68,7 +76,7 @@ def test_nan_is_the_worst_and_empty_outputs_are_not_available(tmp_path: Path) ->
     """A06."""
     items = [torch.full((2,), 5.0), torch.full((2,), math.nan), torch.zeros(0)]
     finder, _ = search(tmp_path, 2)
-    report = finder.run(error_of, items, 100)
+    report = finder.run(error_of, cases(items), 100)
     (first, second) = report.output_to_badcase_info[""]["ATOL"]
     assert first[0] == 1
     assert math.isnan(first[1])
@@ -80,43 +88,97 @@ def test_nan_is_the_worst_and_empty_outputs_are_not_available(tmp_path: Path) ->
 
 def test_no_data_and_no_topk_are_errors(tmp_path: Path) -> None:
     with pytest.raises(AnalysisError, match="no case with a float output"):
-        search(tmp_path, 1)[0].run(error_of, [], 100)
+        search(tmp_path, 1)[0].run(error_of, cases([]), 100)
     with pytest.raises(AnalysisError, match="topk must be at least 1, got 0"):
         search(tmp_path, 0)
 
 
-def test_containers_of_any_class_are_saved_as_plain_ones(tmp_path: Path) -> None:
-    x = torch.rand(2)
-    inputs = Inputs(Pair(x, x), Detection(x, {"k": [1, None, "s"]}, x), mask={"m": x})
+def test_files_hold_plain_containers_and_give_the_original_classes_back(tmp_path: Path) -> None:
+    x, y, z = torch.rand(3, 2)
+    inputs = Inputs(Pair(x, y), Detection(y, {"k": [1, None, "s"]}, z), mask={"m": x})
+    case = Case(4, inputs, {"baseline": {"h": [x, None]}, "analysis": {"h": (y, 2)}})
     store = CaseStore(tmp_path)
-    store.keep(4, inputs, {4})
+    store.keep(case, {4})
     store.flush()
-    assert store.load(4) is inputs
-    loaded = CaseStore(tmp_path).load(4)  # torch's safe default reads it
-    assert torch.equal(loaded.args[0]["score"], x)
-    assert loaded.args[1]["aux"] == {"k": [1, None, "s"]}
-    assert torch.equal(loaded.kwargs["mask"]["m"], x)
+    assert store.load(4) is case
+    content = torch.load(tmp_path / "4.pt")  # torch's safe default reads it
+    assert torch.equal(content["args"][0]["score"], x)
+    assert content["args"][1]["aux"] == {"k": [1, None, "s"]}
+    loaded = CaseStore(tmp_path).load(4)
+    pair, detection = loaded.inputs.args
+    assert isinstance(pair, Pair)
+    assert torch.equal(pair.index, y)
+    assert isinstance(detection, Detection)
+    assert detection.aux == {"k": [1, None, "s"]}
+    assert torch.equal(detection.ids, z)
+    assert torch.equal(loaded.inputs.kwargs["mask"]["m"], x)
+    assert torch.equal(loaded.of("baseline")["h"][0], x)
+    assert loaded.of("analysis")["h"][1] == 2
     with pytest.raises(AnalysisError, match=r"5\.pt is missing"):
         store.load(5)
 
 
 def test_cases_by_metric_output_and_hand(tmp_path: Path) -> None:
     finder, store = search(tmp_path, 2, "ATOL", "COSINE")
-    report = finder.run(error_of, data(), 100)
-    cases = BadCases(store, report)
-    assert cases.indices(Metric.ATOL, "") == [1, 3]
-    assert cases.indices(Metric.MSE, "") == report.indices  # not searched: all that there are
-    assert cases.choose(None, Metric.ATOL, None)[0] == 1
-    assert cases.choose(3, Metric.ATOL, None)[0] == 3
+    report = finder.run(error_of, cases(), 100)
+    bad = BadCases(store, report)
+    assert bad.indices(Metric.ATOL, "") == [1, 3]
+    assert bad.indices(Metric.MSE, "") == report.indices  # not searched: all that there are
+    assert bad.choose(None, Metric.ATOL, None).index == 1
+    assert bad.choose(3, Metric.ATOL, None).index == 3
     with pytest.raises(AnalysisError, match="index 2 is not in the bad case report; it has"):
-        cases.choose(2, Metric.ATOL, None)
+        bad.choose(2, Metric.ATOL, None)
     with pytest.raises(AnalysisError, match="no metric MSE; it was searched with"):
-        cases.choose(None, Metric.MSE, None)
+        bad.choose(None, Metric.MSE, None)
     with pytest.raises(AnalysisError, match="no output 'x' in the report"):
-        cases.choose(None, Metric.ATOL, "x")
-    by_hand = BadCases(store, by_hand=Inputs(torch.rand(1)))
+        bad.choose(None, Metric.ATOL, "x")
+    by_hand = BadCases(store, by_hand=Case(0, Inputs(torch.rand(1))))
     assert by_hand.indices(Metric.ATOL) == [0]
     with pytest.raises(AnalysisError, match="the case set by hand is 0"):
         by_hand.choose(1, Metric.ATOL, None)
     with pytest.raises(AnalysisError, match="no bad case: call auto_find_bad_case"):
         BadCases(store).choose(None, Metric.ATOL, None)
+
+
+class Stop(Exception):
+    pass
+
+
+def stopping() -> Iterator[Case]:
+    yield from itertools.islice(cases(), 2)
+    raise Stop
+
+
+def test_what_was_dumped_before_an_error_can_be_read(tmp_path: Path) -> None:
+    finder, store = search(tmp_path, 5, dump=True)
+    with pytest.raises(Stop), store.replacing():
+        finder.run(error_of, stopping(), 100)
+    for index in (0, 1):
+        assert torch.equal(CaseStore(tmp_path).load(index).inputs.args[0], data()[index])
+
+
+@pytest.mark.parametrize("dump", [False, True])
+def test_an_error_brings_the_files_of_the_earlier_search_back(tmp_path: Path, dump: bool) -> None:
+    folder = tmp_path / "badcase"
+    first = CaseStore(folder)
+    first.keep(Case(0, Inputs(torch.full((1,), 7.0))), {0})
+    first.flush()
+    finder, store = search(folder, 5, dump=dump)
+    with pytest.raises(Stop), store.replacing():
+        finder.run(error_of, stopping(), 100)
+    assert [p.name for p in folder.iterdir()] == ["0.pt"]
+    assert CaseStore(folder).load(0).inputs.args[0].item() == 7
+    assert [p.name for p in tmp_path.iterdir()] == ["badcase"]
+
+
+def test_what_a_file_cannot_hold_is_there_as_text(tmp_path: Path) -> None:
+    store = CaseStore(tmp_path)
+    store.keep(Case(0, Inputs(torch.ones(1), dtype=torch.float16)), {0})
+    store.flush()
+    assert CaseStore(tmp_path).load(0).inputs.kwargs == {"dtype": "torch.float16"}
+
+
+def test_a_file_that_holds_no_case_is_named(tmp_path: Path) -> None:
+    torch.save({"x": 1}, tmp_path / "3.pt")
+    with pytest.raises(AnalysisError, match=r"3\.pt holds no bad case"):
+        CaseStore(tmp_path).load(3)

@@ -27,7 +27,7 @@ METRICS = [Metric.get_metric(m) for m in ("L1", "ATOL", "SQNR", "COSINE")]
 def compared(model: nn.Module, prepared: Any, x: Any) -> LayerComparison:
     inputs = as_inputs(x)
     base = observe_baseline(model, prepared, inputs)
-    facts = facts_of(model, prepared, "fake_quant", inputs, base)
+    facts = facts_of(model, prepared, "fake_quant", inputs, base, METRICS)
     return compare(base, observe(prepared, inputs), METRICS, facts)
 
 
@@ -141,16 +141,16 @@ def test_fixed_scales_are_named_and_too_wide_ones_measured() -> None:
         model = Net().eval()
         prepared = calibrated(model, x, setter=QconfigSetter(get_qconfig(), templates))
         advice = rows_of(compared(model, prepared, x))["quant"]["advice"]
-        assert f"Set fixed scale {threshold / 128:.7g}." in advice
-        assert ("It covers 16 times the range" in advice) == wide
+        assert f"Set fixed scale {threshold / 128:.7g}" in advice
+        assert ("it covers 16 times the range" in advice) == wide
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_inf_and_nan_are_advised_whatever_the_dtype(value: float) -> None:
     row = only_row(record([1.0, value], None, "torch.float32"), record([1.0, 2.0], None))
-    assert row["advice"] == "The result holds inf or NaN (baseline)."
+    assert row["advice"] == "The result holds inf or NaN (baseline)"
     row = only_row(record([1.0, 2.0]), record([value, value], 0.1), Facts(owners=frozenset()))
-    assert row["advice"] == "The result holds inf or NaN (analysed model)."
+    assert row["advice"] == "The result holds inf or NaN (analysed model)"
 
 
 def test_empty_results_are_not_available() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,14 @@ from qtune.dtype import qint8
 from qtune.errors import AnalysisError, NotCalibratedError
 from qtune.nn.qat import Conv2d
 from qtune.profiler.metric import Metric
-from qtune.quantization import QconfigSetter, QuantStub, get_qconfig, prepare
+from qtune.quantization import (
+    FakeQuantState,
+    QconfigSetter,
+    QuantStub,
+    get_qconfig,
+    prepare,
+    set_fake_quantize,
+)
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
 
 from .nets import Block, Detector, Sum, assert_same, calibrated, fingerprint
@@ -94,14 +102,6 @@ def test_rows_are_sorted_by_the_gain_in_the_metrics_direction(metric: str) -> No
     assert all(gain > 0 for gain in gains)
 
 
-def test_every_score_equals_that_of_a_whole_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.rand(2, 3, 8, 8) * 1.5
-    model = calibrated(Block(), torch.rand(2, 3, 8, 8))
-    reused = one_table(model, x)
-    monkeypatch.setattr("qtune.analysis.port_runs.can_resume", lambda *args: False)
-    assert one_table(model, x) == reused
-
-
 def test_prefixes_and_types_together_mean_both() -> None:
     x = torch.rand(1, 3, 8, 8)
     model = calibrated(Block(), x)
@@ -109,7 +109,50 @@ def test_prefixes_and_types_together_mean_both() -> None:
     assert set(one_table(model, x, types=(Conv2d,))) == {"stem.0 weight", "conv weight"}
     assert set(one_table(model, x, prefixes=("conv",), types=(nn.Conv2d,))) == {"conv weight"}
     assert set(one_table(model, x, types=(torch.sigmoid,))) == {"_generated_sigmoid_0 output"}
-    assert sensitivity_tables(model, as_inputs(x), Metric.ATOL, "0", prefixes=("no",)) == {}
+    assert set(one_table(model, x, prefixes="conv", types=nn.Conv2d)) == {"conv weight"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefixes": ("stem", "haed")}, "no operator's name begins with 'haed'; near it: head"),
+        ({"prefixes": ("zzz",)}, r"begins with 'zzz'; there are _input_0_quant, stem\.0, .* more"),
+        ({"types": (nn.LSTM,)}, r"is of the type <class .*LSTM'>; this model has: .*nn\.qat\.Add"),
+        ({"prefixes": ("stem.1",)}, r"stem\.1 have no fake-quantize of their own"),
+        ({"prefixes": ("conv",), "types": (nn.Linear,)}, "both one of the prefixes"),
+        ({"prefixes": ()}, "leave them out to rank everything"),
+    ],
+)
+def test_a_filter_that_nothing_answers_to_is_refused(options: Any, message: str) -> None:
+    x = torch.rand(1, 3, 8, 8)
+    model = calibrated(Block(), x)
+    for function in (sensitivity_lists, partial(sensitivity_tables, case="0")):
+        with pytest.raises(AnalysisError, match=message):
+            function(model, as_inputs(x), Metric.ATOL, **options)
+
+
+def test_a_filter_for_another_branch_gives_an_empty_table() -> None:
+    class Tasks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, task: str) -> Tensor:
+            return self.a(x) if task == "a" else self.b(x)
+
+    x = torch.rand(2, 3)
+    calls = [Inputs(x, task="a"), Inputs(x, task="b")]
+    model = prepare(Tasks().eval(), calls)
+    set_fake_quantize(model.eval(), FakeQuantState.CALIBRATION)
+    for call in calls:
+        model(*call.args, **call.kwargs)
+    set_fake_quantize(model, FakeQuantState.VALIDATION)
+    found = [
+        sensitivity_tables(model, call, Metric.ATOL, "0", prefixes="b", shown=False)
+        for call in calls
+    ]
+    assert found[0] == {}
+    assert [row[0] for row in found[1][""].rows] == ["b"]
 
 
 def test_output_names_select_and_unknown_ones_are_refused() -> None:
@@ -267,11 +310,38 @@ def test_empty_batch_is_not_available_and_not_nan() -> None:
 def test_gain_follows_the_metric() -> None:
     # 0.5 - 0.2 in binary floating point
     assert gain_of(Metric.ATOL, 0.5, 0.2) == pytest.approx(0.3)
-    # the same for 50 - 20, kept alike
-    assert gain_of(Metric.SQNR, 20.0, 50.0) == pytest.approx(30.0)
+    assert gain_of(Metric.COSINE, 0.5, 0.75) == 0.25
     assert gain_of(Metric.SQNR, math.inf, math.inf) == 0.0
     assert math.isnan(gain_of(Metric.ATOL, math.nan, 0.1) or 0.0)
     assert gain_of(Metric.ATOL, None, 0.1) is None
+
+
+def test_gain_in_decibels_is_that_of_the_noise() -> None:
+    # noise of 1/100 and 1/100000 of the signal, up to a rounding of the power
+    assert gain_of(Metric.SQNR, 20.0, 50.0) == pytest.approx(0.00999)
+    loud, quiet = gain_of(Metric.SQNR, 20.0, 60.0), gain_of(Metric.SQNR, 50.0, 98.0)
+    assert loud is not None
+    assert quiet is not None
+    assert loud > quiet  # although 40 dB are less than 48
+    assert gain_of(Metric.SQNR, 10.0, math.inf) == pytest.approx(0.1)  # the same
+    assert gain_of(Metric.SQNR, -math.inf, 10.0) == math.inf
+    assert gain_of(Metric.SQNR, -5000.0, 10.0) == math.inf  # beyond float64
+    assert math.isnan(gain_of(Metric.SQNR, math.nan, 10.0) or 0.0)
+
+
+def test_an_own_metric_in_decibels_ranks_by_noise_too() -> None:
+    x = torch.rand(2, 3, 8, 8)
+    model = calibrated(Block(), x)
+
+    @Metric.register("test_snr", True, "pertensor", decibels=True)
+    def snr(a: Tensor, b: Tensor) -> float:
+        return Metric.SQNR.function(a, b)  # type: ignore[no-any-return]
+
+    try:
+        own = one_table(model, x, "test_snr")
+    finally:
+        Metric.unregister("test_snr")
+    assert list(own) == list(one_table(model, x, "SQNR")) == list(one_table(model, x, "MSE"))
 
 
 def test_ports_name_every_fake_quantize() -> None:

@@ -22,7 +22,7 @@ LAYERS = (
     ("profiler",),
     ("analysis", "onnx_debug"),
     ("testing",),
-    ("compat", "cli"),
+    ("compat", "cli", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FACADES = {"utils", "jit", "fx", "qat_mode", "__init__"}

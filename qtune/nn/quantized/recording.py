@@ -184,13 +184,33 @@ class Recording:
         joined.give(self.outputs, output_layouts or ["NCHW"] * len(self.outputs))
         return joined.finish(mapped(self.call, lambda x: planes.get(id(x), x)), self.result)
 
-    def _check(self) -> None:
+    @property
+    def marches(self) -> set[str]:
+        """The marches that the operators were converted for."""
+        return {str(call.module.march) for call in self.recorder.record.calls}
+
+    def results(self) -> dict[str, Tensor]:
+        """What every operator gave, codes as they are, under the names of :meth:`module`.
+
+        ``op``, ``op:1`` for a second result. An operator or fused group is one program.
+        """
+        self._check(returns_codes=True)
+        found: dict[str, Tensor] = {}
+        taken: set[str] = set()
+        for call in self.recorder.record.calls:
+            names = _new_names(call.module.model, taken)
+            name = names[call.module[0].operator_names()[-1]]
+            for index, tensor in enumerate(call.outputs):
+                found[f"{name}:{index}" if index else name] = tensor.detach()
+        return found
+
+    def _check(self, returns_codes: bool = False) -> None:
         if not self.recorder.record.calls:
             raise ConvertError(
                 f"{self.name} runs no operator of a converted model; convert the "
                 "prepared model first, and trace the result"
             )
-        if any(isinstance(item, QTensor) for item in self.outputs):
+        if not returns_codes and any(isinstance(item, QTensor) for item in self.outputs):
             raise ConvertError(
                 "the model returns a QTensor; put a DeQuantStub before each output of the model"
             )
@@ -266,7 +286,7 @@ class _Joined:
     def append(self, call: ProgramCall) -> None:
         """Put the operators of one program behind those before it."""
         model = call.module.__deepcopy__({}).model  # taken apart
-        names = self._new_names(model)
+        names = _new_names(model, self.ops)
         own = {
             value: self.value(tensor, next(iter(names.values()), "an operator"))
             for value, tensor in zip(model.graph.inputs, call.inputs, strict=True)
@@ -295,20 +315,6 @@ class _Joined:
         with self.builder.emitting_for(op):
             new = self.builder.constant(content.numpy(), suffix)
         new.metadata_props.update(value.metadata_props)
-        return new
-
-    def _new_names(self, model: ir.Model) -> dict[str, str]:
-        """Names of the program's operators in the joined graph: a second call gets a number."""
-        found: dict[str, str] = {}
-        for node in model.graph:
-            for name in _names(node):
-                if name not in found:
-                    found[name] = self._unique(name)
-        return found
-
-    def _unique(self, name: str) -> str:
-        new = unique_name(name, self.ops)
-        self.ops.add(new)
         return new
 
     def _rename(self, node: ir.Node, names: Mapping[str, str]) -> None:
@@ -346,6 +352,17 @@ class _Joined:
             META_REPORT: json.dumps(self.report),
         }
         return HbirModule(self.builder.finish(metadata))
+
+
+def _new_names(model: ir.Model, taken: set[str]) -> dict[str, str]:
+    """Names of a program's operators beside those ``taken`` so far: a second call gets a number."""
+    found: dict[str, str] = {}
+    for node in model.graph:
+        for name in _names(node):
+            if name not in found:
+                found[name] = unique_name(name, taken)
+                taken.add(found[name])
+    return found
 
 
 def _names(node: ir.Node) -> list[str]:

@@ -1,0 +1,75 @@
+"""Histograms of tensors as tensorboard event files (the extra ``tensorboard``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qtune.errors import AnalysisError
+from qtune.profiler.op_info import TensorInfo
+
+FOLDER = "tensorboard"
+_EVENTS = "events.out.tfevents.*"
+
+
+def write_histograms(
+    folder: Path,
+    tensors: Iterable[tuple[str, TensorInfo, Tensor]],
+    *,
+    force_per_channel: bool = False,
+) -> Path:
+    """Write a histogram for each ``(operator, numbers, values)``; return ``folder``.
+
+    Its tag is ``<operator>/<attr>``. Where there is a scale for each channel, or if it is forced,
+    there is one for each channel as well, ``<operator>/<attr>/channel_<n>``, along the axis of the
+    scales; else along axis 0 of parameters and 1 of activations. NaN and infinity are left out, and
+    tensors without any finite number. Event files of an earlier call in ``folder`` are removed.
+    """
+    writer_class = _writer_class()
+    for old in folder.glob(_EVENTS):
+        old.unlink()
+    writer = writer_class(str(folder))
+    try:
+        for operator, info, values in tensors:
+            for tag, part in _parts(f"{operator}/{info.attr}", info, values, force_per_channel):
+                finite = part[torch.isfinite(part)]
+                if finite.numel():
+                    writer.add_histogram(tag, finite)
+    finally:
+        writer.close()
+    return folder
+
+
+def _writer_class() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise AnalysisError(
+            "histograms need the package tensorboard, which is not installed: "
+            "pip install 'qtune[tensorboard]'"
+        ) from error
+    return SummaryWriter
+
+
+def _parts(tag: str, info: TensorInfo, values: Tensor, force: bool) -> Iterable[tuple[str, Tensor]]:
+    real = values.detach().cpu()
+    if real.is_complex():
+        return
+    real = real if real.is_floating_point() else real.double()
+    yield tag, real.float().flatten()
+    if not (force or info.is_per_channel) or real.dim() == 0:
+        return
+    axis = _channel_axis(info, real.dim())
+    for channel, part in enumerate(real.unbind(axis)):
+        yield f"{tag}/channel_{channel}", part.float().flatten()
+
+
+def _channel_axis(info: TensorInfo, dims: int) -> int:
+    if 0 <= info.ch_axis < dims:
+        return info.ch_axis
+    is_activation = info.attr.startswith(("input", "output"))
+    return 1 if is_activation and dims > 1 else 0
