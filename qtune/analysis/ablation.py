@@ -19,8 +19,8 @@ from qtune.dtype import qint8, qint16
 from qtune.errors import AnalysisError
 from qtune.nn.qat.op import QATOp, iter_ops, iter_ports
 from qtune.nn.table import TableOp
+from qtune.ops.op_types import is_one_of
 from qtune.profiler.observe import type_name
-from qtune.profiler.op_types import is_one_of
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState

@@ -22,27 +22,33 @@ from qtune.profiler.record import OpRecord
 
 COARSE_STEP = 1.0
 """A step larger than this leaves whole units between two codes: the range is too large."""
-CLIPPED_SHARE = 1e-3
-"""More than this share of the baseline's values beyond the scale is a clamp error."""
-NARROW_RATIO = 2.0
-"""So is a baseline value this many times beyond the range: the result is clearly narrower."""
+CLAMP_NOISE = 0.01
+"""Clipping that costs more than this share of the signal's energy is a clamp error: 20 dB, more than
+rounding to int8 costs. Other data than that of the calibration is a little wider always."""
+NARROW_RATIO = 1.5
+"""So is a value this many times beyond the range: the analysed result is clearly narrower."""
 WIDE_RATIO = 4.0
 """A fixed scale that covers more than this times the data's range wastes two bits."""
 LOW_COSINE = 0.95
 """The documented bar: below it, with ranges that agree, the resolution is too low."""
 LOW_SQNR = 20 * math.log10(4)
-"""So is an error of more than a quarter of the signal in half of the channels (12 dB): the documented
-"ATOL high", which says nothing without the size of the signal."""
+"""So is an error of more than a quarter of the signal in half of the channels (12 dB): the
+documented "ATOL high", which says nothing without the size of the signal."""
 
+Ends = tuple[float, float] | None
 _HIGH_PRECISION = "leave its qconfig to the template that gives the last GEMM torch.float32"
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The results of one operator in both models, and its own error where it has one."""
+    """The results of one operator in both models, and its own error where it has one.
+
+    ``ends``: smallest and largest value of both results.
+    """
 
     base: OpRecord
     record: OpRecord
+    ends: tuple[Ends, Ends]
     own: OpError | None = None
 
 
@@ -53,10 +59,10 @@ def advise(judged: Judged, *, fixed_scale: bool, is_output: bool) -> str:
     precision. Pieces of advice are joined by ``; ``.
     """
     base, record = judged.base, judged.record
-    found = [non_finite(record, base)]
+    found = [non_finite(judged)]
     if record.scale is None:
         return _joined(found)
-    low, high = _range(base.value)
+    low, high = _range(base.value, judged.ends[0])
     if record.scale > COARSE_STEP:
         found.append(f"Total data range {high - low:.6g} maybe too large for quantization.")
     clamped = _clamped(base.value, record, max(abs(low), abs(high)))
@@ -68,11 +74,12 @@ def advise(judged: Judged, *, fixed_scale: bool, is_output: bool) -> str:
     return _joined(found)
 
 
-def non_finite(record: OpRecord, baseline: OpRecord) -> str:
+def non_finite(judged: Judged) -> str:
     """Advice about inf and NaN in either result, where they don't come with an operand."""
-    sides = {"baseline": baseline, "analysed model": record}
-    bad = [name for name, side in sides.items() if not _finite(side.value)]
-    made = [name for name in bad if all(_finite(v) for v in _tensors(sides[name].inputs))]
+    sides = {"baseline": judged.base, "analysed model": judged.record}
+    ends = zip(sides, judged.ends, strict=True)
+    bad = [name for name, end in ends if not _finite(end)]
+    made = [n for n in bad if all(_finite(extremes(v)) for v in _tensors(sides[n].inputs))]
     return f"The result holds inf or NaN ({' and '.join(made)})" if made else ""
 
 
@@ -92,14 +99,22 @@ def _clamped(value: Tensor, record: OpRecord, largest: float) -> str:
     covered = _covered(record)
     if largest <= covered:
         return ""
-    share = clipped_share(value, record)
-    if share <= CLIPPED_SHARE and largest <= NARROW_RATIO * covered:
+    if largest <= NARROW_RATIO * covered and _clamp_noise(value, covered) <= CLAMP_NOISE:
         return ""
+    share = clipped_share(value, record)
     return (
         f"Current scale does not cover the data range: clamp error on {share:.2%} of the values, "
         f"up to {largest:.6g} where {covered:.6g} is covered. Calibrate with more such data or set "
         "a fixed scale"
     )
+
+
+def _clamp_noise(value: Tensor, covered: float) -> float:
+    """Energy that is clipped away, as a share of the energy of the finite values."""
+    finite = value[torch.isfinite(value)].double()
+    signal = float(finite.square().sum())
+    clipped = float((finite.abs() - covered).clamp(min=0).square().sum())
+    return clipped / signal if signal else 0.0
 
 
 def _rounded(judged: Judged) -> str:
@@ -140,14 +155,11 @@ def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
     return (value for value in values if isinstance(value, Tensor))
 
 
-def _finite(value: Tensor) -> bool:
-    ends = extremes(value)
+def _finite(ends: Ends) -> bool:
     return ends is None or all(map(math.isfinite, ends))
 
 
-def _range(value: Tensor) -> tuple[float, float]:
-    ends = extremes(value)
-    if ends is not None and all(map(math.isfinite, ends)):
-        return ends
-    finite = extremes(value[torch.isfinite(value)])
-    return finite or (0.0, 0.0)
+def _range(value: Tensor, ends: Ends) -> tuple[float, float]:
+    """Smallest and largest finite value."""
+    found = ends if _finite(ends) else extremes(value[torch.isfinite(value)])
+    return found or (0.0, 0.0)

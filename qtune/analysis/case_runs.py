@@ -14,6 +14,7 @@ from qtune.analysis.cases import ANALYSIS, BASELINE, Case
 from qtune.analysis.compare import Facts, LayerComparison, compare, selected
 from qtune.analysis.devices import inputs_on
 from qtune.analysis.facts import facts_of
+from qtune.analysis.old_files import write_old_comparison
 from qtune.analysis.op_info import RunFiles
 from qtune.analysis.session import Session, SideRun
 from qtune.errors import AnalysisError
@@ -54,9 +55,12 @@ def compare_runs(
         )
     baseline, run = session.runs[BASELINE].observation, session.runs[ANALYSIS]
     wanted = selected(baseline, prefixes, types)
-    found = compare(baseline, run.observation, session.metrics, _facts(session, baseline))
+    facts = _facts(session, baseline)
+    found = compare(baseline, run.observation, session.metrics, facts)
     found = found.only(wanted)
     files.write_comparison(session.out_dir, found, session.metrics)
+    if session.old_style:
+        write_old_comparison(session, baseline, run.observation, facts)
     return found
 
 

@@ -15,8 +15,8 @@ import torch
 from qtune.analysis.advice import Judged, advise, non_finite
 from qtune.analysis.op_error import OpError
 from qtune.errors import AnalysisError
+from qtune.ops.op_types import is_one_of
 from qtune.profiler.metric import Metric, MetricInfo
-from qtune.profiler.op_types import is_one_of
 from qtune.profiler.pair_sums import PairSums, distance, extremes, sums_of
 from qtune.profiler.record import Observation, OpRecord
 from qtune.report.progress import progress
@@ -180,8 +180,8 @@ def compare(
         else:
             shapes = " and ".join(str(tuple(r.value.shape)) for r in (base, record))
             left_out[name] = f"the results have different shapes, {shapes}"
-    only_baseline = known - set(names)
-    left_out |= dict.fromkeys(sorted(only_baseline), "the analysed model has no operator of this name")
+    why = "the analysed model has no operator of this name"
+    left_out |= dict.fromkeys(sorted(known - set(names)), why)
     own = (*(f"{OWN}{m.name}" for m in ordered), *OWN_TAIL)
     columns = (*HEAD, *(m.name for m in ordered), *TAIL)
     return LayerComparison(columns, tuple(rows.values()), tuple(rows), own, left_out)
@@ -283,9 +283,9 @@ class _Pair:
     def _advice(self) -> str:
         name = self.record.owner or self.record.name
         facts = self.facts
+        judged = Judged(self.base, self.record, self.ends, self.own)
         if facts.owners is not None and name not in facts.owners:
-            return non_finite(self.record, self.base)
-        judged = Judged(self.base, self.record, self.own)
+            return non_finite(judged)
         fixed, is_output = name in facts.fixed, name in facts.outputs
         return advise(judged, fixed_scale=fixed, is_output=is_output)
 

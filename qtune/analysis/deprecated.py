@@ -6,6 +6,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from qtune.errors import AnalysisError, ArgumentError
+from qtune.profiler.metric import metric_of_old_name
+
 _DEVICE = "pass device_ids to QuantAnalysis"
 _REGISTER = "register the metric with Metric.register and pass it in metric_list"
 
@@ -25,8 +28,11 @@ OLD_PARAMETERS: dict[str, dict[str, str]] = {
 """Method -> parameter -> what to do now."""
 
 
-def accept_old(method: str, given: Mapping[str, Any]) -> None:
-    """Warn about each old parameter in ``given``; ``TypeError`` for any other name."""
+def accept_old(method: str, given: Mapping[str, Any]) -> bool:
+    """Warn about each old parameter in ``given``, and return whether there is one.
+
+    ``TypeError`` for any other name.
+    """
     known = OLD_PARAMETERS[method]
     unknown = [name for name in given if name not in known]
     if unknown:
@@ -37,3 +43,23 @@ def accept_old(method: str, given: Mapping[str, Any]) -> None:
             DeprecationWarning,
             stacklevel=3,
         )
+    return bool(given)
+
+
+def positional(cached_attrs: Any, dump_in_run: Any) -> dict[str, Any]:
+    """The old ``metric`` and ``device``, which stood where ``cached_attrs`` and ``dump_in_run`` do.
+
+    ``AnalysisError`` for a string that is no metric.
+    """
+    old: dict[str, Any] = {}
+    if isinstance(cached_attrs, str):
+        try:
+            old["metric"] = metric_of_old_name(cached_attrs)
+        except ArgumentError:
+            raise AnalysisError(
+                f"auto_find_bad_case: cached_attrs is a tuple of names, got {cached_attrs!r}; pass "
+                f"({cached_attrs!r},)"
+            ) from None
+    if not isinstance(dump_in_run, bool):
+        old["device"] = dump_in_run
+    return old

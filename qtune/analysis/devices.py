@@ -5,23 +5,11 @@ from __future__ import annotations
 import logging
 
 import torch
-import torch.distributed as dist
 
 from qtune.capture.inputs import Inputs
 from qtune.capture.structure import flatten, unflatten
-from qtune.quantizers.processes import in_several_processes
 
 _log = logging.getLogger("qtune.analysis")
-
-
-def refuse_processes() -> None:
-    """Raise where several processes would each do the whole work and write the same files."""
-    if in_several_processes():
-        count = dist.get_world_size()
-        raise NotImplementedError(
-            f"QuantAnalysis in {count} processes of torch.distributed is not done yet; run it in "
-            "one process"
-        )
 
 
 def device_of(device_ids: int | None) -> torch.device:

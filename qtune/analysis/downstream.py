@@ -38,7 +38,7 @@ class Baseline:
     def __init__(self, plan: Plan, inputs: Sequence[Any], max_cache_bytes: int) -> None:
         self.plan = plan
         self._inputs = inputs
-        self._random: dict[fx.Node, Tensor] = {}
+        self._random: dict[fx.Node, list[Tensor]] = {}
         self.is_cached = True
         self.resumable = True
         self.cached_bytes = 0
@@ -108,9 +108,9 @@ class Baseline:
         storages: dict[int, int] = {}
         self._note(versions, range(self.plan.size))
         for step, sources in zip(self.plan.steps, self.plan.sources, strict=True):
-            before = torch.get_rng_state()
+            before = _random_states()
             self._store(step, self._computed(step, step.compute, self.registers))
-            if not torch.equal(before, torch.get_rng_state()):
+            if not all(map(torch.equal, before, _random_states())):
                 self._random[step.node] = before
             self.resumable = self.resumable and self._unchanged(versions, sources)
             self._note(versions, (step.register,))
@@ -144,7 +144,7 @@ class Baseline:
             if step.node not in self._random:
                 return compute(registers)
             with same_randomness():
-                torch.set_rng_state(self._random[step.node])
+                _set_random_states(self._random[step.node])
                 return compute(registers)
         except Exception as error:
             self.plan.name_operator(error, step.node, registers)
@@ -160,6 +160,20 @@ class Baseline:
     def _forget_all_before(self, last: Step) -> None:
         for step in self.plan.steps[: self.plan.place[last.node]]:
             self._forget(step)
+
+
+def _random_states() -> list[Tensor]:
+    """Those of torch on every device; graphs draw no numbers from Python and NumPy."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states.extend(torch.cuda.get_rng_state_all())
+    return states
+
+
+def _set_random_states(states: Sequence[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])
 
 
 def same_bits(a: Any, b: Any) -> bool:

@@ -43,8 +43,8 @@ def facts_of(
     wanted = [m for m in metrics if m.scope == "pertensor" and m.name != cosine.name]
     own = {} if inputs is None else op_errors(run, analysed, inputs, [*wanted, cosine])
     prepared = [m for m in (baseline, analysed) if isinstance(m, PreparedModel)]
-    is_bc = isinstance(analysed, HbirModule)
-    stage = analysed.stage if is_bc and analysis_type in BC_TYPES else ""
+    stage = analysed.stage if isinstance(analysed, HbirModule) else ""
+    stage = stage if analysis_type in BC_TYPES else ""
     if not prepared:
         owners = _owners_in(analysed) if isinstance(analysed, HbirModule) else None
         return Facts(owners, own=own, stage=stage)

@@ -9,24 +9,26 @@ Source: the tuning tool document, "sensitivity"; spec/api.md, "grad_x_error".
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from qtune.analysis.ablation import WEIGHT, Port, ports
+from qtune.analysis.ablation import AnyPort, Port, all_ports
+from qtune.analysis.float_run import FloatRun, float_run
+from qtune.analysis.gradient_taps import Tap, is_float, samples_of, tapped
 from qtune.analysis.outputs import ALL, PostProcess
-from qtune.analysis.sensitivity import HEAD, check_output_names, flops_of, head_of
+from qtune.analysis.selection import as_names, as_types, check_selection
+from qtune.analysis.sensitivity import HEAD, check_output_names, head_of
 from qtune.capture.inputs import Inputs
 from qtune.capture.structure import flatten, unflatten
 from qtune.errors import AnalysisError
 from qtune.nn.float_mode import all_float, all_quantizing
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import MetricInfo
-from qtune.profiler.observe import Observation, observe_graph, require_torch
+from qtune.profiler.observe import require_torch
 from qtune.profiler.sensitivity_table import SensitivityTable
 from qtune.profiler.undisturbed import same_randomness, undisturbed
 from qtune.quantizers.scope import not_calibrated
@@ -53,8 +55,8 @@ def grad_x_error_tables(
     differentiable tensor of one element. Columns after the head, with ``delta`` and ``g`` of the
     module's text, over all elements and all calls of the operator:
 
-    * ``GRAD_X_ERROR``: ``abs(sum(g * delta))`` of each sample, summed over the batch;
-      the rows are sorted by it, the largest first;
+    * ``GRAD_X_ERROR``: ``abs(sum(g * delta))`` of each sample, summed over the batch; the rows are
+      sorted by it, the largest first;
     * ``GRAD_MAGNITUDE``: ``sqrt(sum(g ** 2))``;
     * ``ERROR_MAGNITUDE``: ``sqrt(sum(delta ** 2))``.
 
@@ -62,11 +64,11 @@ def grad_x_error_tables(
     what one sample gains another one loses (measured in docs/analysis.md). A batch is there where
     all float inputs have the same first dimension; a value belongs to samples by that dimension.
 
-    The first of a sample is at most the product of the others; far below it, errors cancel. The
-    working point
-    is the quantized forward: every fake-quantize in VALIDATION, eval mode (at the float point the
-    gradient of most losses is 0). Gradients are those of training: they pass the rounding, and stop
-    where a value is clamped. A fake-quantize that the loss does not depend on has 0.
+    Of one sample the first is at most the product of the others; far below it, errors cancel. The
+    working point is the quantized forward: every fake-quantize in VALIDATION, eval mode (at the
+    float point the gradient of most losses is 0). Gradients are those of training: they pass the
+    rounding, and stop where a value is clamped. A fake-quantize that the loss does not depend on
+    has 0.
 
     Memory: what one training forward keeps, and one ``delta`` per fake-quantize. The model is left
     as it was, whatever happens: hooks, states, flags, gradients and random state. Raises
@@ -74,22 +76,21 @@ def grad_x_error_tables(
     gradient; ``NotCalibratedError`` names fake-quantizes that never saw data.
     """
     _check_metric(metric)
-    prepared = require_torch(model, "sensitivity").select_branch(inputs)
-    chosen = ports(prepared, prefixes, types)
+    prefixes, output_names, types = as_names(prefixes), as_names(output_names), as_types(types)
+    whole = require_torch(model, "sensitivity")
+    check_selection(whole, prefixes, types)
     check_output_names([ALL], output_names)
-    unobserved = [p.name for p in chosen if not bool(p.fake_quantize.observed)]
-    if unobserved:
-        raise not_calibrated(unobserved)
+    prepared = whole.select_branch(inputs)
+    chosen = all_ports(prepared, prefixes, types)
+    _check_observed(chosen)
     if not chosen:
         return {}
     with torch.inference_mode(False), undisturbed(prepared):
         run = _float_run(prepared, inputs)
-        samples = _samples(inputs)
-        taps = {port.name: _Tap(samples) for port in chosen}
+        taps = {port.name: Tap(samples_of(inputs)) for port in chosen}
         with same_randomness(prepared):
             _backward(prepared, inputs, chosen, taps, _Loss(metric, run.outputs, post_process))
-    flops = flops_of(prepared, run)
-    rows = [[*head_of(port, flops), *taps[port.name].cells()] for port in chosen]
+    rows = [[*head_of(port, run.flops), *taps[port.name].cells()] for port in chosen]
     table = SensitivityTable([*HEAD, *COLUMNS], rows, SCORE, False, ALL, case)
     return {ALL: table.sort_by_column(SCORE)}
 
@@ -103,9 +104,16 @@ def _check_metric(metric: MetricInfo) -> None:
         )
 
 
-def _float_run(model: PreparedModel, inputs: Inputs) -> Observation:
-    with all_float(model), same_randomness(model):
-        return observe_graph(model, inputs)
+def _check_observed(chosen: Sequence[AnyPort]) -> None:
+    quantizing = (port for port in chosen if isinstance(port, Port))
+    unobserved = [port.name for port in quantizing if not bool(port.fake_quantize.observed)]
+    if unobserved:
+        raise not_calibrated(unobserved)
+
+
+def _float_run(model: PreparedModel, inputs: Inputs) -> FloatRun:
+    with all_float(model):
+        return float_run(model, inputs)
 
 
 class _Loss:
@@ -154,23 +162,19 @@ def _problem(loss: Any) -> str:
 def _backward(
     model: PreparedModel,
     inputs: Inputs,
-    chosen: Sequence[Port],
-    taps: dict[str, _Tap],
+    chosen: Sequence[AnyPort],
+    taps: Mapping[str, Tap],
     loss_of: _Loss,
 ) -> None:
-    """Run ``model`` quantized, and let every tap see the gradient at its place.
-
-    All taps hang on one scalar that is the only thing differentiated by, so that no gradient is
-    computed for a parameter, and none is stored.
-    """
+    """Run ``model`` quantized, and let every tap see the gradient at its place."""
     start = torch.zeros((), requires_grad=True)
-    with torch.enable_grad(), all_quantizing(model), ExitStack() as tapped:
+    with torch.enable_grad(), all_quantizing(model), ExitStack() as places:
         for port in chosen:
-            tapped.enter_context(_tapped(port, taps[port.name], start))
+            places.enter_context(tapped(port, taps[port.name], start))
         call = _as_constants(inputs)
         outputs = model(*call.args, **call.kwargs)
         leaves, spec = flatten(outputs)
-        seen = [_Tap()(leaf, None, start) if _is_float(leaf) else leaf for leaf in leaves]
+        seen = [Tap()(leaf, None, start) if is_float(leaf) else leaf for leaf in leaves]
         loss = loss_of(unflatten(seen, spec))
         if torch.autograd.grad(loss.reshape(()), [start], allow_unused=True)[0] is None:
             raise loss_of.refused(_CUT)
@@ -184,130 +188,3 @@ def _as_constants(inputs: Inputs) -> Inputs:
     copies = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     args, kwargs = unflatten(copies, spec)
     return Inputs(*args, **kwargs)
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-@contextmanager
-def _tapped(port: Port, tap: _Tap, start: Tensor) -> Iterator[None]:
-    """Let ``tap`` see every value of the port."""
-    if port.kind == WEIGHT:
-        with _weight_tapped(port, tap, start):
-            yield
-        return
-    originals: list[Tensor] = []
-
-    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
-        # an in-place fake-quantize overwrites what it is given
-        originals.append(args[0].clone() if port.fake_quantize.in_place else args[0])
-
-    def after(module: nn.Module, args: tuple[Any, ...], result: Tensor) -> Tensor:
-        return tap(result, originals.pop(), start)
-
-    handles: list[Any] = []
-    try:
-        handles.append(port.fake_quantize.register_forward_pre_hook(before))
-        handles.append(port.fake_quantize.register_forward_hook(after))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _weight_tapped(port: Port, tap: _Tap, start: Tensor) -> Iterator[None]:
-    """Let ``tap`` see what the quantized weight changes in the operator's result.
-
-    Around the operator's own steps: a batch norm that is kept quantizes the folded weight without
-    calling the module.
-    """
-    op = port.op
-    quantize, compute = op.quantize_weight, op.compute
-    originals: list[Tensor] = []
-
-    def quantize_weight(weight: Tensor, attrs: Mapping[str, Any]) -> Tensor:
-        originals.append(weight.detach())
-        return quantize(weight, attrs)
-
-    def compute_and_see(values: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-        result = compute(values, attrs)
-        exact = list(values)
-        exact[op.weight_index] = originals.pop().to(values[op.weight_index].dtype)
-        with torch.no_grad():
-            reference = compute(exact, attrs)
-        return tap(result, reference, start)
-
-    own = vars(op)
-    try:
-        own["quantize_weight"], own["compute"] = quantize_weight, compute_and_see
-        yield
-    finally:
-        own.pop("quantize_weight", None)
-        own.pop("compute", None)
-
-
-def _samples(inputs: Inputs) -> int:
-    """How many samples the batch has: the first dimension of all float inputs, else 1."""
-    leaves, _ = flatten((inputs.args, dict(inputs.kwargs)))
-    sizes = {leaf.shape[0] if leaf.dim() else 1 for leaf in leaves if _is_float(leaf)}
-    return max(sizes.pop(), 1) if len(sizes) == 1 else 1
-
-
-class _Tap:
-    """Sums over gradient and error at one place, over all calls, for each of ``samples``."""
-
-    def __init__(self, samples: int = 1) -> None:
-        self._products = torch.zeros(samples, dtype=torch.float64)
-        self._gradients = self._errors = 0.0
-
-    def __call__(self, value: Tensor, original: Tensor | None, start: Tensor) -> Tensor:
-        """``value`` again, on the way of the gradient; ``original``: what it is without error."""
-        delta = None if original is None else value.detach() - original.detach()
-        if delta is not None:
-            self._errors += _sum_of_squares(delta)
-        start = start.to(value.device)
-        return cast(Tensor, _See.apply(value, start, self, delta))  # type: ignore[no-untyped-call]
-
-    def take(self, gradient: Tensor, delta: Tensor) -> None:
-        """Add one call's gradient."""
-        self._products += _per_sample(gradient * delta, len(self._products)).cpu()
-        self._gradients += _sum_of_squares(gradient)
-
-    def cells(self) -> list[float]:
-        """The three columns."""
-        score = float(self._products.abs().sum())
-        return [score, math.sqrt(self._gradients), math.sqrt(self._errors)]
-
-
-def _per_sample(product: Tensor, samples: int) -> Tensor:
-    """The sum over the elements of each sample, float64 [samples] or [1].
-
-    Of ``[B * n, ...]`` a sample has ``n`` rows. Values that have no such dimension (parameters, a
-    batch in another place) count as one sample's.
-    """
-    if product.dim() == 0 or product.shape[0] % samples:
-        return product.sum(dtype=torch.float64).reshape(1) / samples
-    return product.reshape(samples, -1).sum(1, dtype=torch.float64)
-
-
-def _sum_of_squares(values: Tensor) -> float:
-    return float(values.square().sum(dtype=torch.float64))
-
-
-class _See(torch.autograd.Function):
-    """The first argument; shows its gradient to a tap."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, start: Tensor, tap: _Tap, delta: Tensor | None) -> Tensor:
-        ctx.tap, ctx.start = tap, start
-        ctx.save_for_backward(delta)
-        return value.clone()  # a later operator may change it in place
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (delta,) = ctx.saved_tensors
-        if delta is not None:
-            ctx.tap.take(grads[0], delta)
-        return grads[0], torch.zeros_like(ctx.start), None, None

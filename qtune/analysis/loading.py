@@ -19,7 +19,7 @@ from typing import Any
 
 from qtune.analysis import files
 from qtune.analysis.cases import BadCases, Case, is_case, load_safely, read_case, save_case
-from qtune.analysis.finding import take_bad_case
+from qtune.analysis.finding import case_by_hand
 from qtune.analysis.session import Session
 from qtune.errors import AnalysisError
 from qtune.profiler.bad_case_report import BadCaseReport
@@ -47,12 +47,21 @@ def load_bad_cases(session: Session, path: str | Path | None) -> None:
         report = _take(session, partial(_download, str(path)))
     elif Path(path).is_file() and Path(path).name != files.REPORT:
         _take_file(session, Path(path))
+        session.old_style = True
         return
     else:
         folder = Path(path).parent if Path(path).is_file() else Path(path)
         files.read_report(folder)  # tells a folder without a report from one without its cases
         report = _take(session, partial(_copy, folder))
     session.take_cases(BadCases(session.new_store(), report, loaded=True))
+
+
+def load_together(session: Session, path: str | Path | None) -> None:
+    """:func:`load_bad_cases` by the first of several processes; the others read what it copied."""
+    session.ranks.on_first("load_bad_case", lambda: load_bad_cases(session, path))
+    if not session.ranks.is_first:
+        is_case = path is not None and Path(path).is_file() and Path(path).name != files.REPORT
+        load_bad_cases(session, path if is_case else None)
 
 
 def save_bad_case(session: Session) -> Path:
@@ -105,10 +114,9 @@ def _take_file(session: Session, path: Path) -> None:
     content = load_safely(path)
     if isinstance(content, BadCaseReport):
         raise AnalysisError(f"{path} holds a report; pass the folder with its {files.CASES}/")
-    if not is_case(content):
-        take_bad_case(session, content, {})
-        return
-    session.take_cases(BadCases(session.new_store(), by_hand=read_case(path, 0), loaded=True))
+    is_saved = is_case(content)
+    case = read_case(path, 0) if is_saved else case_by_hand(session, content, {})
+    session.take_cases(BadCases(session.new_store(), by_hand=case, loaded=is_saved))
 
 
 def _is_link(path: str | Path) -> bool:

@@ -136,8 +136,7 @@ def channel_sqnr(a: Tensor, b: Tensor) -> float | None:
     if a.dim() < 2 or a.numel() == 0:
         return None
     others = [axis for axis in range(a.dim()) if axis != 1]
-    signal = a.square().sum(others, dtype=torch.float64)
-    noise = (a - b).square().sum(others, dtype=torch.float64)
+    signal, noise = a.square().sum(others), (a - b).square().sum(others)
     some = (signal > 0) | (noise > 0)
     if not bool(some.any()):
         return math.inf

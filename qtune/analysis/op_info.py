@@ -2,68 +2,165 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+import torch
 from torch import Tensor
 
-from qtune.profiler.op_files import OpInfoWriter, StoredRecords, stored
+from qtune.profiler.op_files import OpInfoWriter, stored
 from qtune.profiler.op_info import OpInfo
 from qtune.profiler.record import Observation, OpRecord, plain
 
 _PLAIN = (bool, int, float, str, type(None))
+_HEADER = 30
+"""Bytes of a local file header of a zip archive, before the name."""
+_NOTHING = torch.empty(0)
 
 
-class RunFiles(Mapping[str, OpInfo]):
+class RunFiles(Mapping[str, OpRecord]):
     """One file per operator, ``<index>_<name>.opinfo``, in order of execution.
 
     :meth:`note` takes the records of a run as they come, so that no value stays in memory. As a
-    mapping it gives them back from the files, whose tensors are mapped into memory when used.
+    mapping it gives them back; values and inputs are mapped from the files when they are used.
     """
 
     def __init__(self, folder: Path) -> None:
         self._writer = OpInfoWriter(folder)
-        self._paths: dict[str, Path] = {}
+        self._files: dict[str, _File] = {}
 
     def note(self, record: OpRecord) -> None:
         """Write one record."""
-        info = OpInfo(
-            record.name,
-            record.op_type,
-            [_storable(value) for value in record.inputs if value is not None],
-            [_compact(record.value)],
-            record.scale,
-            record.dtype,
-            op=record.op,
-            owner=record.owner,
+        inputs = [_storable(value) for value in record.inputs if value is not None]
+        value = _compact(record.value)
+        path = self._writer.write(
+            OpInfo(
+                record.name,
+                record.op_type,
+                inputs,
+                [value],
+                record.scale,
+                record.dtype,
+                op=record.op,
+                owner=record.owner,
+            )
         )
-        self._paths[record.name] = self._writer.write(info)
+        head = replace(record, value=_NOTHING, inputs=())
+        self._files[record.name] = _File(path, head, _place_of(value, inputs))
 
     def observation(self, outputs: Any) -> Observation:
-        """The run with these outputs; its records are read from the files."""
-        return Observation(outputs, StoredRecords(self))
+        """The run with these outputs."""
+        return Observation(outputs, self)
 
-    def __getitem__(self, name: str) -> OpInfo:
-        return stored(self._paths[name])
+    def __getitem__(self, name: str) -> OpRecord:
+        return self._files[name].record()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
+        return iter(self._files)
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self._files)
 
 
-def save_op_infos(folder: Path, run: Observation) -> None:
-    """Write the records of a run that is over."""
-    files = RunFiles(folder)
-    for record in run.records.values():
-        files.note(record)
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Which record of the archive a tensor is in, and its form."""
+
+    number: int
+    nbytes: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One written operator. ``place``: of the result, where it can be mapped without the rest."""
+
+    path: Path
+    head: OpRecord
+    place: _Place | None
+
+    def record(self) -> OpRecord:
+        inputs: Any = _Inputs(self.path)
+        return replace(self.head, value=self._value(), inputs=inputs)
+
+    def _value(self) -> Tensor:
+        value = None if self.place is None else _mapped(self.path, self.place)
+        return stored(self.path).output[0] if value is None else value
+
+
+class _Inputs(Sequence[Any]):
+    """The operands in a file, read when one is looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return stored(self._path).input[index]
+
+    def __len__(self) -> int:
+        return len(stored(self._path).input)
+
+
+def _mapped(path: Path, place: _Place) -> Tensor | None:
+    """The tensor at ``place``, mapped into memory; ``None`` where the archive is another one.
+
+    torch's own reader would make every tensor of the file, and read what describes them.
+    """
+    with zipfile.ZipFile(path) as archive:
+        suffix = f"/data/{place.number}"
+        entry = next((e for e in archive.infolist() if e.filename.endswith(suffix)), None)
+    stores = zipfile.ZIP_STORED
+    if entry is None or entry.file_size != place.nbytes or entry.compress_type != stores:
+        return None
+    with path.open("rb") as file:
+        file.seek(entry.header_offset)
+        header = file.read(_HEADER)
+    name, extra = (int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
+    start = entry.header_offset + _HEADER + name + extra
+    whole = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
+    data: Any = whole[start : start + place.nbytes]
+    result: Tensor = torch.empty(0, dtype=place.dtype)
+    result.set_(data, 0, place.shape, place.stride)
+    return result
+
+
+def _place_of(value: Tensor, inputs: Sequence[Any]) -> _Place | None:
+    """Where ``torch.save`` puts a result that is written behind its inputs."""
+    if value.device.type != "cpu" or not value.numel() or value.storage_offset():
+        return None
+    storages: dict[int, None] = {}
+    for tensor in (*_tensors(inputs), value):
+        storages[tensor.untyped_storage()._cdata] = None
+    number = list(storages).index(value.untyped_storage()._cdata)
+    size = value.untyped_storage().nbytes()
+    return _Place(number, size, tuple(value.shape), value.stride(), value.dtype)
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _tensors(value)
 
 
 def _compact(value: Tensor) -> Tensor:
     """A tensor whose file holds no more than its own values."""
-    own = plain(value.detach())
+    own: Tensor = plain(value.detach())
     is_whole = own.untyped_storage().nbytes() == own.numel() * own.element_size()
     return own if is_whole else own.clone()
 

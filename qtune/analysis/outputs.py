@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -10,9 +11,13 @@ from torch import Tensor
 from qtune.capture.structure import flatten_named
 from qtune.errors import AnalysisError
 from qtune.profiler.metric import MetricInfo
+from qtune.profiler.pair_sums import PairSums, distance
 
 Scores = dict[str, float | None]
 PostProcess = Callable[[Any], Any]
+
+SHARED_FROM = 16384
+"""Values of an output from which its metrics share a pass; below, one costs as much as a metric."""
 
 ALL = "all"
 """Name of the output of a metric of scope all."""
@@ -46,6 +51,18 @@ class OutputPair:
             return {ALL: metric(*self._sides)}
         return {name: metric(a, b) for name, a, b in self._tensors() if _has_distance(a)}
 
+    def all_scores(self, metrics: Sequence[MetricInfo]) -> dict[str, Scores]:
+        """Metric name -> scores; those of large outputs share one pass over the values."""
+        found: dict[str, Scores] = {m.name: self.scores(m) for m in metrics if m.scope == ALL}
+        single = [m for m in metrics if m.scope != ALL]
+        found |= {m.name: {} for m in single}
+        for name, a, b in self._tensors() if single else []:
+            if _has_distance(a):
+                sums = _shared(a, b) if len(single) > 1 else None
+                for metric in single:
+                    found[metric.name][name] = distance(metric, a, b, sums)
+        return {m.name: found[m.name] for m in metrics}
+
     def exact_match(self) -> Scores:
         """Share of equal elements of each integer or bool output; ``None`` for an empty one.
 
@@ -61,6 +78,14 @@ class OutputPair:
         if self._pairs is None:
             self._pairs = [(name, a, b.to(a.device)) for name, a, b in pairs(*self._sides)]
         return self._pairs
+
+
+def _shared(a: Tensor, b: Tensor) -> PairSums | None:
+    """The sums of two large real tensors; ``None`` if one of them has no finite ones."""
+    if a.shape != b.shape or a.numel() < SHARED_FROM or a.is_complex() or b.is_complex():
+        return None
+    sums = PairSums.of(a, b)
+    return sums if math.isfinite(sums.squares_a + sums.squares_b) else None
 
 
 def _has_distance(value: Tensor) -> bool:

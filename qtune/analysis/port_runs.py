@@ -41,7 +41,8 @@ class PortRuns:
 
     ``outputs``: those of the model itself, without any quantization. A variant that changes no
     element is not run, nor one that gives the same values as another. ``runs`` counts the others.
-    ``max_cache_bytes``: see :class:`~qtune.analysis.downstream.Baseline`.
+    ``unchanged``: the scores of the baseline's outputs. ``max_cache_bytes``: see
+    :class:`~qtune.analysis.downstream.Baseline`, which ``baseline`` is.
     """
 
     def __init__(
@@ -62,9 +63,9 @@ class PortRuns:
         self.runs = 0
         with same_randomness(model):
             self.baseline = self._baseline(outputs, max_cache_bytes)
-        self._own = outputs
-        self._leaves = None if self.baseline is None else list(self.baseline.outputs)
-        self._unchanged = self._score(None)
+        self._own = flatten(outputs)[0]
+        self._leaves = self._own if self.baseline is None else list(self.baseline.outputs)
+        self.unchanged = self._score(self._leaves)
 
     def scores(self, chosen: Sequence[AnyPort], shown: bool | None = None) -> dict[str, PortScores]:
         """Port name -> its scores. ``NotCalibratedError`` names ports that never saw data."""
@@ -114,7 +115,7 @@ class PortRuns:
 
     def _port(self, port: AnyPort, calls: Sequence[fx.Node]) -> dict[str, Scores]:
         runs = _PortRuns(self, port, calls)
-        missing: Scores = dict.fromkeys(self._unchanged)
+        missing: Scores = dict.fromkeys(self.unchanged)
         return {
             name: missing if isinstance(port, CastPort) and name not in OF_A_CAST else runs(name)
             for name in self.variants
@@ -123,32 +124,22 @@ class PortRuns:
     def whole(self, switch: AbstractContextManager[None]) -> Scores:
         """The scores of a run of the whole model within ``switch``."""
         with switch, same_randomness(self.model):
-            self.runs += 1
             outputs = self.model(*self.inputs.args, **self.inputs.kwargs)
-        return scores(self.metric, self._own, outputs, self.post_process)
+            return self.scores_of(flatten(outputs)[0])
 
     def scores_of(self, leaves: Sequence[Any] | None) -> Scores:
         """The scores of a result in parts; ``None``: of the baseline."""
         self.runs += 1
-        return self._unchanged if leaves is None else self._score(leaves)
+        return self.unchanged if leaves is None else self._score(leaves)
 
-    @property
-    def unchanged(self) -> Scores:
-        """The scores of the baseline's outputs."""
-        return self._unchanged
-
-    def _score(self, leaves: Sequence[Any] | None) -> Scores:
-        if self._leaves is None:
-            return scores(self.metric, self._own, self._own, self.post_process)
-        leaves = self._leaves if leaves is None else leaves
+    def _score(self, leaves: Sequence[Any]) -> Scores:
         return scores(
-            self.metric, self._whole(self._leaves), self._whole(leaves), self.post_process
+            self.metric, self._result(self._leaves), self._result(leaves), self.post_process
         )
 
-    def _whole(self, leaves: Sequence[Any]) -> Any:
-        """The result as the model gives it: a copy, strides as its own."""
-        own = flatten(self._own)[0]
-        copies = [_like(a, b) for a, b in zip(own, leaves, strict=True)]
+    def _result(self, leaves: Sequence[Any]) -> Any:
+        """The result as the model gives it: copies, with the strides of its own."""
+        copies = [_like(a, b) for a, b in zip(self._own, leaves, strict=True)]
         return unflatten(copies, self.model.out_spec)
 
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from qtune.analysis import files
 from qtune.analysis.case_runs import compare_runs, forget_runs, run_case, take_profiles
 from qtune.analysis.cases import ANALYSIS, BASELINE, BadCases, CaseStore
 from qtune.analysis.compare import LayerComparison
-from qtune.analysis.deprecated import accept_old
-from qtune.analysis.devices import device_of, refuse_processes
+from qtune.analysis.deprecated import accept_old, positional
+from qtune.analysis.devices import device_of
 from qtune.analysis.finding import find_bad_cases, take_bad_case
-from qtune.analysis.loading import load_bad_cases, save_bad_case
+from qtune.analysis.loading import load_together, save_bad_case
 from qtune.analysis.outputs import PostProcess
-from qtune.analysis.pairs import check_pair
+from qtune.analysis.pairs import QUANTIZED, check_pair
 from qtune.analysis.rankings import ABLATION, check_method, rank_v1, rank_v2
+from qtune.analysis.ranks import Ranks, without_ddp
 from qtune.analysis.session import Session
 from qtune.analysis.tuning import tune_cases
 from qtune.errors import AnalysisError
 from qtune.profiler.bad_case_report import BadCaseReport
-from qtune.profiler.metric import Metric, MetricInfo
+from qtune.profiler.metric import MetricInfo, metric_of_old_name
 from qtune.profiler.observe import Model
 from qtune.profiler.tuned_tables import TunedTables
+
+T = TypeVar("T")
 
 DEFAULT_METRICS = ("L1", "COSINE", "ATOL")
 DEFAULT_METRIC = "ATOL"
@@ -40,7 +44,12 @@ class QuantAnalysis:
     ATOL. Files go to ``out_dir`` (default ``./horizon_quant_analysis``).
 
     The models are left as they were by every method: modes, states, scales, hooks, device and the
-    random state, also after an error. Source: the tuning tool document, "QuantAnalysis".
+    random state, also after an error.
+
+    In several processes of ``torch.distributed`` each searches its share of the data and ranks its
+    share of the stubs; the first one runs the bad case and tunes, and writes the files into
+    ``out_dir``, which all must see. Every process returns the same values. Source: the tuning tool
+    document, "QuantAnalysis".
     """
 
     def __init__(
@@ -53,19 +62,20 @@ class QuantAnalysis:
         out_dir: str | None = None,
         metric_list: Sequence[str | MetricInfo] | None = None,
     ) -> None:
-        refuse_processes()
         folder = Path(out_dir or DEFAULT_DIR)
+        models = without_ddp(baseline_model), without_ddp(analysis_model)
         self._session = Session(
-            baseline_model,
-            analysis_model,
+            *models,
             analysis_model_type,
-            check_pair(baseline_model, analysis_model, analysis_model_type),
+            check_pair(*models, analysis_model_type),
             device_of(device_ids),
             folder,
-            [Metric.get_metric(m) for m in metric_list or DEFAULT_METRICS],
+            [metric_of_old_name(m) for m in metric_list or DEFAULT_METRICS],
             post_process,
             BadCases(CaseStore(folder / files.CASES)),
             device_ids,
+            Ranks.here(),
+            old_style=analysis_model_type == QUANTIZED,
         )
 
     @property
@@ -112,10 +122,15 @@ class QuantAnalysis:
         ``dump_in_run`` writes inputs at once and keeps none in memory. Writes
         ``badcase_report.html``, ``all_badcase_info.pt`` and ``badcase/<index>.pt``.
         """
-        accept_old("auto_find_bad_case", old)
+        by_place = positional(cached_attrs, dump_in_run)
+        self._note_old(accept_old("auto_find_bad_case", {**old, **by_place}))
         steps = sys.maxsize if num_steps is None else num_steps
-        attributes = tuple(cached_attrs or ())
-        return find_bad_cases(self._session, data_generator, steps, attributes, dump_in_run, topk)
+        attributes = () if "metric" in by_place else tuple(cached_attrs or ())
+        dump = False if "device" in by_place else dump_in_run
+        report = find_bad_cases(self._session, data_generator, steps, attributes, dump, topk)
+        if self._session.old_style:
+            self._on_first("save_bad_case", save_bad_case)
+        return report
 
     def set_bad_case(
         self,
@@ -135,11 +150,12 @@ class QuantAnalysis:
         ``save_bad_case`` wrote; default ``out_dir`` itself. Files load with torch's safe default
         only, and what is there stays if anything is missing.
         """
-        load_bad_cases(self._session, path)
+        load_together(self._session, path)
 
     def save_bad_case(self) -> None:
         """Write the present bad case to ``badcase.pt``, and in words to ``badcase.txt``."""
-        save_bad_case(self._session)
+        self._note_old()
+        self._on_first("save_bad_case", save_bad_case)
 
     def run(
         self,
@@ -156,14 +172,17 @@ class QuantAnalysis:
         The case is that of ``index``, else the worst under ``metric`` (default ATOL), on output
         ``out_name`` if given. Export and convert always run on the CPU. Writes ``op_infos``.
         """
-        accept_old("run", {} if device is None else {"device": device})
+        self._note_old(accept_old("run", {} if device is None else {"device": device}))
         if index is not None and metric is not None:
             raise AnalysisError("run: give index or metric, not both")
-        chosen = Metric.get_metric(metric or DEFAULT_METRIC)
-        case = self._session.cases.choose(index, chosen, out_name)
+        chosen = self._metric(metric or DEFAULT_METRIC)
         wanted = {BASELINE: run_baseline_model, ANALYSIS: run_analysis_model}
         sides = [side for side, is_wanted in wanted.items() if is_wanted]
-        run_case(self._session, case, sides, run_on_cpu)
+
+        def run(session: Session) -> None:
+            run_case(session, session.cases.choose(index, chosen, out_name), sides, run_on_cpu)
+
+        self._on_first("run", run)
 
     def compare_per_layer(
         self, prefixes: tuple[str, ...] | None = None, types: tuple[Any, ...] | None = None
@@ -172,7 +191,7 @@ class QuantAnalysis:
 
         Writes ``compare_per_layer_out_0.txt`` and ``.csv`` and ``compare_per_layer_report_0.html``.
         """
-        return compare_runs(self._session, prefixes, types)
+        return self._on_first("compare_per_layer", lambda s: compare_runs(s, prefixes, types))
 
     def sensitivity(
         self,
@@ -196,7 +215,7 @@ class QuantAnalysis:
         ``grad_x_error`` takes gradient times error of all at once and needs a differentiable loss
         as metric (:func:`~qtune.analysis.grad_x_error.grad_x_error_tables`).
         """
-        accept_old("sensitivity", old)
+        self._note_old(accept_old("sensitivity", old))
         check_method(self._session, sensitivity_method, use_sensitivity_v2)
         options = {
             "prefixes": prefixes,
@@ -204,7 +223,7 @@ class QuantAnalysis:
             "output_names": output_names,
             "post_process": self._session.post_process,
         }
-        chosen = Metric.get_metric(metric)
+        chosen = self._metric(metric)
         if use_sensitivity_v2:
             return dict(rank_v2(self._session, chosen, options, sensitivity_method))
         return dict(rank_v1(self._session, chosen, options))
@@ -220,11 +239,12 @@ class QuantAnalysis:
         table per bad case that has one. The model is restored. Writes
         ``output_<name>_tuned_case_<index>_sensitive_ops.txt/.csv/.pt``.
         """
-        return tune_cases(self._session, outputs_config, skip_prefix)
+        tune = partial(tune_cases, outputs_config=outputs_config, skip_prefix=skip_prefix)
+        return self._on_first("tune_bad_case", tune)
 
     def clean(self) -> None:
         """Remove intermediate results (``op_infos``); tables, reports and bad cases stay."""
-        forget_runs(self._session)
+        self._on_first("clean", forget_runs)
 
     def set_model_profiler_dir(
         self, baseline_model_profiler_path: str, analysis_model_profiler_path: str
@@ -235,3 +255,17 @@ class QuantAnalysis:
         so that there are no errors of single operators on the same input.
         """
         take_profiles(self._session, baseline_model_profiler_path, analysis_model_profiler_path)
+
+    def _on_first(self, where: str, work: Callable[[Session], T]) -> T:
+        """What the first of the processes gives, in all of them."""
+        return self._session.ranks.on_first(where, lambda: work(self._session))
+
+    def _metric(self, metric: str | MetricInfo) -> MetricInfo:
+        """The metric, also by the spelling of the older toolchain (``Cosine``)."""
+        found = metric_of_old_name(metric)
+        self._note_old(isinstance(metric, str) and metric != found.name)
+        return found
+
+    def _note_old(self, is_old: bool = True) -> None:
+        """From a call in the older way on, the older files are written, too."""
+        self._session.old_style |= is_old

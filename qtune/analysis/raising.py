@@ -8,7 +8,7 @@ refused with that reason.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,16 +27,22 @@ from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
 
 SOURCE = "tune"
+_MOST_NEEDED = 8
+"""How many look-up tables in a row are followed back to what makes their operand."""
 _log = logging.getLogger("qtune.analysis")
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What raising some stubs makes of a model: the stubs that change, and those it has no longer.
+    """What raising some stubs makes of a model.
 
-    ``resolution``: the decisions behind it, empty where they could not be asked for.
+    ``entries``: the stubs, with those that come with them: a constant beside a raised operand, what
+    makes the operand of a raised look-up table. ``changed``: those that get another dtype;
+    ``gone``: those that the model has no longer. ``resolution``: the decisions behind it, empty
+    where they could not be asked for.
     """
 
+    entries: tuple[Entry, ...] = ()
     changed: Mapping[Entry, PortPlan | None] = field(default_factory=dict)
     gone: frozenset[Entry] = frozenset()
     resolution: Resolution = Resolution({}, ())
@@ -70,7 +76,6 @@ class Raising:
 
     def __init__(self, model: PreparedModel) -> None:
         self.ports: dict[Entry, Port] = {(p.op.name, p.kind): p for p in ports(model)}
-        self.resolution = model.resolution
         self._basis = None if model.resolution is None else model.resolution.basis
         self.nothing = Raised(resolution=model.resolution or Resolution({}, ()))
         self._before: dict[Entry, _Before] = {}
@@ -81,53 +86,45 @@ class Raising:
             )
 
     def plan(self, entries: Sequence[Entry]) -> Raised | str:
-        """What raising exactly these stubs does, or why the model can't have it."""
-        if self._basis is None or self.resolution is None:
-            return Raised(dict.fromkeys(entries))
+        """What raising these stubs does, or why the model can't have it."""
+        if self._basis is None:
+            return Raised(tuple(entries), dict.fromkeys(entries))
         if not entries:
             return self.nothing
-        rule = SensitiveOps(tuple(entries), SOURCE).raised(qint16)
-        found = resolve_with(self._basis, [rule])
-        if found.refused:
-            return f"{found.refused[0].name}: {found.refused[0].reason}"
-        before, after = _port_plans(self.resolution), _port_plans(found)
+        asked, before = list(entries), _port_plans(self.nothing.resolution)
+        for _ in range(_MOST_NEEDED):
+            found = resolve_with(self._basis, [SensitiveOps(tuple(asked), SOURCE).raised(qint16)])
+            after = _port_plans(found)
+            needed = _needed(asked, after.keys() - before.keys())
+            if not needed:
+                break
+            asked += needed
+        reason = self._objection(entries, found, after.keys() - before.keys())
+        if reason:
+            return reason
         changed = {
             entry: plan
             for entry, plan in after.items()
             if entry in before and _grid(plan) != _grid(before[entry])
         }
-        reason = self._objection(entries, before, after, changed, found)
-        if reason:
-            return reason
-        return Raised(changed, frozenset(before.keys() - after.keys()), found)
+        with_it = [entry for entry in self.ports if entry in changed and entry not in entries]
+        gone = frozenset(before.keys() - after.keys())
+        return Raised((*entries, *with_it), changed, gone, found)
 
-    def _objection(
-        self,
-        entries: Sequence[Entry],
-        before: Mapping[Entry, PortPlan],
-        after: Mapping[Entry, PortPlan],
-        changed: Mapping[Entry, PortPlan],
-        found: Resolution,
-    ) -> str:
-        floats = [
-            name
-            for name, plan in found.plans.items()
-            if plan.float_reason is not None
-            and self.resolution is not None
-            and self.resolution.plans[name].float_reason is None
-        ]
-        if floats:
-            return f"{floats[0]} would stay float: {found.plans[floats[0]].float_reason}"
+    def _objection(self, entries: Sequence[Entry], found: Resolution, appeared: Set[Entry]) -> str:
+        if found.refused:
+            return f"{found.refused[0].name}: {found.refused[0].reason}"
+        for name, plan in found.plans.items():
+            was_float = self.nothing.resolution.plans[name].float_reason is not None
+            if plan.float_reason is not None and not was_float:
+                return f"{name} would stay float: {plan.float_reason}"
+        after = _port_plans(found)
         for entry in entries:
             if entry in after and after[entry].dtype != qint16:
                 return _why(found, entry) or f"another rule keeps it {after[entry].dtype}"
-        for entry in after.keys() - before.keys():
-            because = _why(found, entry)
-            return f"{entry[0]} {entry[1]} would be quantized on its own" + (
-                f": {because}" if because else ""
-            )
-        for entry in changed.keys() - set(entries):
-            return f"{entry[0]} {entry[1]} would be raised as well; raise that one"
+        for name, port in appeared:
+            because = _why(found, (name, port))
+            return f"{name} {port} would be quantized on its own" + (because and f": {because}")
         return ""
 
     def apply(self, raised: Raised) -> None:
@@ -163,6 +160,13 @@ def basis_of(model: PreparedModel) -> Basis:
             "again and load its state"
         )
     return basis
+
+
+def _needed(asked: Sequence[Entry], appeared: Set[Entry]) -> list[Entry]:
+    """Operands of raised operators that would be requantized: what makes them is raised instead."""
+    names = {name for name, _ in asked}
+    inputs = [entry for entry in appeared if entry[1].startswith("input") and entry[0] in names]
+    return [entry for entry in inputs if entry not in asked]
 
 
 def _raise(quantizer: FakeQuantize, plan: PortPlan | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from qtune.analysis import files, grad_x_error
+from qtune.analysis.old_files import write_old_ranking
 from qtune.analysis.sensitivity import Row, sensitivity_lists, sensitivity_tables
 from qtune.analysis.session import FAKE_QUANT, Session
 from qtune.errors import AnalysisError
@@ -42,18 +43,35 @@ def rank_v2(
     session: Session, metric: MetricInfo, options: Mapping[str, Any], method: str = ABLATION
 ) -> dict[str, list[SensitivityTable]]:
     """Output name -> one table per bad case; writes them, their mean and worst, and the page."""
-    side, model = session.torch_side()
     tables: dict[str, list[SensitivityTable]] = {}
-    for index in session.cases.indices(metric):
-        case = session.cases.load(index)
-        with session.before(case, side):
-            found = TABLES[method](model, case.inputs_of(side), metric, str(index), **options)
+    for index, found in _tables_by_case(session, metric, options, method):
         for output, table in found.items():
             if index in session.cases.indices(metric, output):
                 tables.setdefault(output, []).append(table)
                 session.tables.add((output, index))
-    files.write_tables(session.out_dir, tables)
+    session.ranks.on_first("sensitivity", lambda: files.write_tables(session.out_dir, tables))
     return tables
+
+
+def _tables_by_case(
+    session: Session, metric: MetricInfo, options: Mapping[str, Any], method: str
+) -> Iterator[tuple[int, dict[str, SensitivityTable]]]:
+    """Several processes share out the stubs of each case; a gradient's cases, as all stubs come
+    from one backward.
+    """
+    side, model = session.torch_side()
+    indices, ranks = session.cases.indices(metric), session.ranks
+
+    def table_of(index: int, **shared: Any) -> dict[str, SensitivityTable]:
+        with session.alone(session.cases.load(index), side) as inputs:
+            return TABLES[method](model, inputs, metric, str(index), **options, **shared)
+
+    if method == ABLATION:
+        yield from ((index, table_of(index, ranks=ranks)) for index in indices)
+        return
+    parts = ranks.everywhere("sensitivity", lambda: {i: table_of(i) for i in ranks.share(indices)})
+    found = {index: table for part in parts for index, table in part.items()}
+    yield from ((index, found[index]) for index in indices)
 
 
 def rank_v1(
@@ -64,12 +82,22 @@ def rank_v1(
     lists: dict[str, dict[int, list[Row]]] = {}
     for index in session.cases.indices(metric):
         case = session.cases.load(index)
-        with session.before(case, side):
-            found = sensitivity_lists(model, case.inputs_of(side), metric, **options)
+        with session.alone(case, side) as inputs:
+            found = sensitivity_lists(model, inputs, metric, **options, ranks=session.ranks)
         for output, rows in found.items():
             if index in session.cases.indices(metric, output):
                 lists.setdefault(output, {})[index] = rows
+    worst = {output: session.cases.indices(metric, output)[0] for output in lists}
+    found = {output: cases[worst[output]] for output, cases in lists.items()}
+
+    def write() -> None:
+        for output, cases in lists.items():
+            for index, rows in cases.items():
                 files.write_list(session.out_dir, output, index, metric.name, rows)
-    return {
-        output: cases[session.cases.indices(metric, output)[0]] for output, cases in lists.items()
-    }
+        if session.old_style and found:
+            output = next(iter(found))
+            case = session.cases.load(worst[output])
+            write_old_ranking(session, case, metric, output, found[output])
+
+    session.ranks.on_first("sensitivity", write)
+    return found

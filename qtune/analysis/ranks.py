@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from qtune.errors import AnalysisError
@@ -106,3 +107,12 @@ class Ranks:
 
 def _nothing() -> Any:
     return None
+
+
+def without_ddp(model: Any) -> Any:
+    """The model that a ``DistributedDataParallel`` holds; other models as they are."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+ALONE = Ranks()
+"""One process, which does everything."""

@@ -10,17 +10,19 @@ from torch import nn
 
 from qtune.analysis.ablation import OWN, VARIANTS, AnyPort, all_ports
 from qtune.analysis.downstream import MAX_CACHE_BYTES
+from qtune.analysis.float_run import FloatRun, float_run
 from qtune.analysis.outputs import PostProcess, Scores
 from qtune.analysis.port_runs import PortRuns, PortScores
+from qtune.analysis.ranks import ALONE, Ranks
 from qtune.analysis.selection import as_names, as_types, check_selection
 from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError
 from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import MetricInfo
-from qtune.profiler.observe import Observation, observe_graph, require_torch, type_name
+from qtune.profiler.observe import require_torch, type_name
 from qtune.profiler.sensitivity_table import SensitivityTable
-from qtune.profiler.undisturbed import same_randomness, undisturbed
+from qtune.profiler.undisturbed import undisturbed
 
 GAIN = "qint8-qint16"
 HEAD = ("op_name", "op_type", "fake_stub_type", "dtype", "flops")
@@ -42,6 +44,7 @@ def sensitivity_tables(
     post_process: PostProcess | None = None,
     shown: bool | None = None,
     max_cache_bytes: int = MAX_CACHE_BYTES,
+    ranks: Ranks = ALONE,
 ) -> dict[str, SensitivityTable]:
     """One table per output of a prepared model: each port alone, in every variant.
 
@@ -51,7 +54,8 @@ def sensitivity_tables(
     table is empty where the branch that ``inputs`` take has no such port.
 
     ``max_cache_bytes``: how much memory the values of the baseline may take that are kept for all
-    ports; where they are larger, more is computed again, with the same numbers. Whatever happens,
+    ports; where they are larger, more is computed again, with the same numbers. ``ranks``: the
+    processes that rank a share of the ports each; all must call this. Whatever happens,
     states, training flags, random state and hooks are restored.
     """
     prefixes, output_names, types = as_names(prefixes), as_names(output_names), as_types(types)
@@ -62,14 +66,20 @@ def sensitivity_tables(
     if not chosen:
         return {}
     run, found = _scored(
-        prepared, inputs, metric, chosen, variants, post_process, shown, max_cache_bytes
+        prepared,
+        inputs,
+        metric,
+        chosen,
+        variants,
+        output_names,
+        post_process,
+        shown,
+        max_cache_bytes,
+        ranks,
     )
-    flops = flops_of(prepared, run)
-    outputs = list(next(iter(found[chosen[0].name].values())))
-    check_output_names(outputs, output_names)
     return {
-        output: _table(chosen, found, flops, output, metric, variants, case)
-        for output in outputs
+        output: _table(chosen, found, run.flops, output, metric, variants, case)
+        for output in next(iter(found[chosen[0].name].values()))
         if output_names is None or output in output_names
     }
 
@@ -85,6 +95,7 @@ def sensitivity_lists(
     post_process: PostProcess | None = None,
     shown: bool | None = None,
     max_cache_bytes: int = MAX_CACHE_BYTES,
+    ranks: Ranks = ALONE,
 ) -> dict[str, list[Row]]:
     """The old form: per output rows ``[op_name, sensitive_type, op_type, value, dtype, flops]``.
 
@@ -102,6 +113,7 @@ def sensitivity_lists(
         post_process=post_process,
         shown=shown,
         max_cache_bytes=max_cache_bytes,
+        ranks=ranks,
     )
     return {
         output: [[name, kind, op, value, dtype, flops] for name, op, kind, dtype, flops, value in t]
@@ -115,17 +127,19 @@ def _scored(
     metric: MetricInfo,
     chosen: Sequence[AnyPort],
     variants: Sequence[str],
+    output_names: Sequence[str] | None,
     post_process: PostProcess | None,
     shown: bool | None,
     max_cache_bytes: int,
-) -> tuple[Observation, dict[str, PortScores]]:
+    ranks: Ranks,
+) -> tuple[FloatRun, dict[str, PortScores]]:
     with undisturbed(model), all_float(model):
-        with same_randomness(model):
-            run = observe_graph(model, inputs)
-        runs = PortRuns(
-            model, inputs, metric, run.outputs, variants, post_process, max_cache_bytes
-        )
-        return run, runs.scores(chosen, shown)
+        run = float_run(model, inputs)
+        runs = PortRuns(model, inputs, metric, run.outputs, variants, post_process, max_cache_bytes)
+        check_output_names(list(runs.unchanged), output_names)  # before anything takes long
+        mine = ranks.share(chosen)
+        parts = ranks.everywhere("sensitivity", lambda: runs.scores(mine, shown))
+    return run, {port: found for part in parts for port, found in part.items()}
 
 
 def _table(
@@ -195,17 +209,3 @@ def check_output_names(outputs: Sequence[str], wanted: Sequence[str] | None) -> 
         raise AnalysisError(
             f"sensitivity: no output named {sorted(unknown)}; this model has: {sorted(outputs)}"
         )
-
-
-def flops_of(model: PreparedModel, run: Observation) -> dict[str, str]:
-    """Multiply-adds per operator with its share of the whole model, as ``5184(98.18%)``."""
-    counts: dict[str, int] = {}
-    ops = {op.name: op for _, op in model.operators()}
-    for record in run.records.values():
-        op = ops.get(record.owner)
-        if op is not None and op.spec.flops is not None:
-            shape = tuple(record.value.shape)
-            count = op.spec.flops(op.attrs, record.input_shapes, shape)
-            counts[op.name] = counts.get(op.name, 0) + count
-    total = sum(counts.values()) or 1
-    return {name: f"{count}({count / total:.2%})" for name, count in counts.items() if count}

@@ -15,9 +15,11 @@ from qtune.analysis import files
 from qtune.analysis.cases import ANALYSIS, BASELINE, BadCases, Case, CaseStore
 from qtune.analysis.devices import inputs_on
 from qtune.analysis.outputs import PostProcess
+from qtune.analysis.ranks import ALONE, Ranks
+from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
-from qtune.profiler.kept_state import attributes_kept, buffers_kept, set_attributes
+from qtune.profiler.kept_state import apart, attributes_kept, buffers_kept, set_attributes
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.observe import Model, Observation, run_model
 from qtune.profiler.undisturbed import refuse_observing, same_randomness, undisturbed
@@ -40,6 +42,7 @@ class Session:
     """The state of an analysis.
 
     ``kinds``: of the two models (``qtune.analysis.pairs``). ``runs``: side -> the latest run.
+    ``old_style``: a call was one of the older toolchain, so its files are written too.
     ``tables``: (output, index) of the sensitivity tables that belong to the present cases.
     """
 
@@ -53,6 +56,8 @@ class Session:
     post_process: PostProcess | None
     cases: BadCases
     device_ids: int | None = None
+    ranks: Ranks = ALONE
+    old_style: bool = False
     runs: dict[str, SideRun] = field(default_factory=dict)
     tables: set[tuple[str, int]] = field(default_factory=set)
 
@@ -110,11 +115,18 @@ class Session:
             set_attributes(model, values, device or self.run_device)
             yield model
 
+    @contextmanager
+    def alone(self, case: Case, side: str) -> Iterator[Inputs]:
+        """One model on the device of the analysis, in the state before a case; its inputs there."""
+        with undisturbed(self.model_of(side), device=self.run_device), self.before(case, side):
+            yield inputs_on(case.inputs_of(side), self.run_device)
+
     def outputs(self, side: str, case: Case) -> Any:
         """What the model of a side gives on a case, from the state that it had before it."""
         inputs = inputs_on(case.inputs_of(side), self.run_device)
         with same_randomness(), self.before(case, side) as model:
-            return run_model(model, inputs)
+            outputs = run_model(model, inputs)
+            return apart(model, outputs) if isinstance(model, nn.Module) else outputs
 
     def check_states(self, where: str) -> None:
         """Refuse models that would learn from the data."""

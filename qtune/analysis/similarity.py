@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from qtune.analysis.devices import inputs_on
-from qtune.analysis.same_input import results_on_same_input
+from qtune.analysis.op_error import op_errors
+from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs, as_inputs
 from qtune.capture.members import find_submodule
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, ConvertError
 from qtune.nn.eager import as_graph
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat.op import QATOp
@@ -29,11 +31,14 @@ from qtune.profiler.observe_converted import is_converted, observe_converted
 from qtune.profiler.record import Observation, OpRecord
 from qtune.profiler.similarity_function import Similarity, SimilarityFunction, similarity
 from qtune.profiler.undisturbed import refuse_observing, same_randomness, undisturbed
+from qtune.quantization.deploy import recording_of
 from qtune.report.files import write_text
 from qtune.report.page import Section, Table, render
 from qtune.report.screen import show
 from qtune.report.svg import curve
 from qtune.report.table import shown_type, text_table
+
+_log = logging.getLogger("qtune.analysis")
 
 FILE, ORDERED_FILE, PAGE = "similarity.txt", "ordered_op_error_similarity.txt", "similarity.html"
 COLUMNS = (
@@ -55,6 +60,7 @@ NOTE = (
 )
 
 Row = list[Any]
+OwnSteps = Mapping[str, float | None]
 Devices = torch.device | str | Sequence[torch.device | str] | None
 
 
@@ -133,8 +139,8 @@ def _two_devices(devices: Devices) -> tuple[torch.device | None, torch.device | 
 
 def _run(
     model1: Model, model2: Model, call: Inputs, devices: tuple[torch.device | None, ...]
-) -> tuple[Observation, Observation, Mapping[str, Tensor]]:
-    """Both runs, and the results of the second model's operators on the first one's values."""
+) -> tuple[Observation, Observation, OwnSteps]:
+    """Both runs, and the errors of the second model's operators on the first one's values."""
     calls = [call if device is None else inputs_on(call, device) for device in devices]
     with ExitStack() as stack:
         for model, device in zip((model1, model2), devices, strict=True):
@@ -144,8 +150,22 @@ def _run(
         with same_randomness():
             second = _observe(model2, model1, calls[1])
         with same_randomness():
-            alone = results_on_same_input(model2, calls[1], first)
+            alone = _own_steps(model2, calls[1], first)
     return first, second, alone
+
+
+def _own_steps(model: Model, call: Inputs, first: Observation) -> OwnSteps:
+    """Operator -> its error with the same input in scales; empty for a float model."""
+    if isinstance(model, nn.Module) and not isinstance(model, GraphModel):
+        if not is_converted(model):
+            return {}
+        try:  # operators without a graph: as the module that they form
+            model = recording_of(model, call, "featuremap_similarity").module()
+        except ConvertError as error:
+            _log.info("featuremap_similarity: no errors with the same input: %s", error)
+            return {}
+    found = op_errors(first, model, call, [Metric.ATOL])
+    return {name: error.steps for name, error in found.items()}
 
 
 def _observe(model: Model, other: Model, call: Inputs) -> Observation:
@@ -161,7 +181,7 @@ def _rows(
     models: tuple[Model, Model],
     first: Observation,
     second: Observation,
-    alone: Mapping[str, Tensor],
+    alone: OwnSteps,
     distance: Similarity,
 ) -> list[Row]:
     rows: list[Row] = []
@@ -183,21 +203,17 @@ def _rows(
 
 
 def _numbers(
-    record: OpRecord, other: OpRecord, alone: Tensor | None, distance: Similarity
+    record: OpRecord, other: OpRecord, alone: float | None, distance: Similarity
 ) -> list[Any]:
     a, b = record.value.cpu(), other.value.cpu()
     scale = other.scale if other.scale is not None else record.scale
     difference = Metric.ATOL(a, b) if a.is_floating_point() else None
-    own = None if alone is None or difference is None else Metric.ATOL(a, alone.cpu())
-    return [distance(a, b), scale, difference, _steps(difference, scale), _steps(own, scale)]
+    steps = None if difference is None or scale is None else difference / scale
+    return [distance(a, b), scale, difference, _whole(steps), _whole(alone)]
 
 
-def _steps(difference: float | None, scale: float | None) -> float | None:
-    """A difference in whole scales."""
-    if difference is None or scale is None:
-        return None
-    steps = difference / scale
-    return math.floor(steps + 0.5) if math.isfinite(steps) else steps
+def _whole(steps: float | None) -> float | None:
+    return steps if steps is None or not math.isfinite(steps) else math.floor(steps + 0.5)
 
 
 def _shown_name(record: OpRecord) -> str:

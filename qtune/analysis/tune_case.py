@@ -126,17 +126,18 @@ def tune_case(
     raising = Raising(model)
     search = _Search(raising, goal, score, skip or Skip())
     search.skip.check_names([name for name, _ in raising.ports])
-    cumulative: list[float | None] = [None] * len(ranked)
+    entries = [(row["op_name"], row["fake_stub_type"]) for row in ranked.records()]
     with raising.kept_back():
         search.best = score()
-        for index, row in enumerate(progress(ranked.records(), "tune", unit="stub")):
+        for entry in progress(entries, "tune", unit="stub"):
             if search.is_done:
                 break
-            cumulative[index] = search.offer((row["op_name"], row["fake_stub_type"]))
+            search.offer(entry)
+    order = search.arranged(entries)
     column = f"tuned_cumulative_{goal.metric.name}"
-    return TunedCase(
-        ranked.with_column(column, cumulative), goal.reached(search.best), search.skipped
-    )
+    values = [search.cumulative.get(entries[place]) for place in order]
+    found = ranked.arranged(order).with_column(column, values)
+    return TunedCase(found, goal.reached(search.best), search.skipped)
 
 
 def by_gain(table: SensitivityTable) -> SensitivityTable:
@@ -160,34 +161,62 @@ class _Search:
         self.skip = skip
         self.best = math.nan
         self.skipped: dict[str, str] = {}
-        self._kept: list[Entry] = []
-        self._now = Raised()
+        self.cumulative: dict[Entry, float] = {}
+        self._leader: dict[Entry, Entry] = {}
+        self._now = raising.nothing
 
     @property
     def is_done(self) -> bool:
         """Whether the goal is reached, or as many stubs are raised as may be."""
-        return self.goal.reached(self.best) or len(self._kept) >= self.goal.max_tuned_stubs
+        return self.goal.reached(self.best) or len(self.cumulative) >= self.goal.max_tuned_stubs
 
-    def offer(self, entry: Entry) -> float | None:
-        """Keep the stub if the score gets better, and return the score."""
+    def offer(self, entry: Entry) -> None:
+        """Keep the stub, and those that come with it, if the score gets better."""
         port = self.raising.ports.get(entry)
-        if port is not None and port.fake_quantize.dtype != qint8:
-            return None
-        plan = self.skip.reason(entry) or "the model has no such stub"
-        if port is not None and not self.skip.reason(entry):
-            found = self.raising.plan([*self._kept, entry])
-            if isinstance(found, Raised):
-                return self._try(entry, found)
-            plan = found
-        self.skipped[" ".join(entry)] = plan
-        return None
+        is_int8 = port is not None and port.fake_quantize.dtype == qint8
+        if entry in self.cumulative or (port is not None and not is_int8):
+            return
+        found: Raised | str = "the model has no such stub"
+        if port is not None:
+            found = self._planned(entry)
+        if isinstance(found, Raised):
+            self._try(entry, found)
+        else:
+            self.skipped[" ".join(entry)] = found
 
-    def _try(self, entry: Entry, raised: Raised) -> float | None:
+    def _planned(self, entry: Entry) -> Raised | str:
+        if self.skip.reason(entry):
+            return self.skip.reason(entry)
+        found = self.raising.plan([*self.cumulative, entry])
+        if isinstance(found, str):
+            return found
+        for more in found.entries:
+            if self.skip.reason(more):
+                return f"{' '.join(more)} comes with it: {self.skip.reason(more)}"
+        if len(found.entries) > self.goal.max_tuned_stubs:
+            names = ", ".join(" ".join(e) for e in found.entries[len(self.cumulative) + 1 :])
+            return f"max_tuned_stubs: {names} would come with it"
+        return found
+
+    def arranged(self, entries: Sequence[Entry]) -> list[int]:
+        """Places of the entries, each stub that came with another right behind that one."""
+
+        def place(index: int) -> tuple[int, int]:
+            entry = entries[index]
+            leader = self._leader.get(entry, entry)
+            return entries.index(leader), 0 if leader == entry else 1 + index
+
+        return sorted(range(len(entries)), key=place)
+
+    def _try(self, tried: Entry, raised: Raised) -> None:
         self.raising.apply(raised)
         value, goal = self.score(), self.goal
         if goal.metric.badness(value) < goal.metric.badness(self.best):
             self.best, self._now = value, raised
-            self._kept.append(entry)
-            return value
-        self.raising.apply(self._now)
-        return None
+            new = [entry for entry in raised.entries if entry not in self.cumulative]
+            self.cumulative.update(dict.fromkeys(new, value))
+            self._leader.update(dict.fromkeys(new, tried))
+            for entry in new:
+                self.skipped.pop(" ".join(entry), None)
+        else:
+            self.raising.apply(self._now)

@@ -88,7 +88,7 @@ class MetricScore:
     def _one(self, inputs: Inputs, baseline: Any) -> float | None:
         with same_randomness(self.model):
             outputs = run_model(self.model, inputs)
-        return scores(self.metric, baseline, outputs, self.post_process).get(self.output)
+            return scores(self.metric, baseline, outputs, self.post_process).get(self.output)
 
 
 def baselines_of(float_model: Model, batches: Sequence[Inputs]) -> list[Any]:

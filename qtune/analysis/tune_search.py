@@ -15,14 +15,6 @@ from qtune.qconfig.sensitivity import Entry
 from qtune.report.progress import Bar
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A set of stubs, in the order in which they were added, and what it makes of the model."""
-
-    entries: tuple[Entry, ...]
-    raised: Raised
-
-
 @dataclass(slots=True)
 class Search:
     """Measures sets of stubs; each once.
@@ -68,27 +60,28 @@ class Search:
         plan = self.raising.plan(point.ports)
         if isinstance(plan, str):
             raise AnalysisError(f"tune: {plan}")
-        return replace(point, latency_us=self._latency(Step(point.ports, plan)))
+        return replace(point, latency_us=self._latency(plan))
 
-    def _steps(self, order: Sequence[Entry]) -> list[Step]:
-        """The sets that grow along ``order``; what fits neither the others nor the budget is left out."""
-        steps = [Step((), self.raising.nothing)]
+    def _steps(self, order: Sequence[Entry]) -> list[Raised]:
+        """The sets that grow along ``order``; what does not fit, or costs too much, is left out."""
+        steps = [self.raising.nothing]
         for entry in order:
-            entries = (*steps[-1].entries, entry)
-            plan = self.raising.plan(entries)
+            if entry in steps[-1].entries:
+                continue
+            plan = self.raising.plan((*steps[-1].entries, entry))
             if isinstance(plan, str):
                 self.skipped.setdefault(" ".join(entry), f"beside the others: {plan}")
-            elif self._within(entries, plan):
-                steps.append(Step(entries, plan))
+            elif self._within(plan):
+                steps.append(plan)
         return steps
 
-    def _within(self, entries: tuple[Entry, ...], plan: Raised) -> bool:
+    def _within(self, plan: Raised) -> bool:
         limit = self.budget
         share = self.costs.int16_share(plan.resolution)
-        too_many = limit.stubs is not None and len(entries) > limit.stubs
+        too_many = limit.stubs is not None and len(plan.entries) > limit.stubs
         return not too_many and (limit.int16_macs is None or share <= limit.int16_macs)
 
-    def _within_latency(self, steps: list[Step]) -> list[Step]:
+    def _within_latency(self, steps: list[Raised]) -> list[Raised]:
         """The steps up to the last one within the limit; latency grows along them."""
         limit = self.budget.latency_us
         if limit is None:
@@ -100,21 +93,21 @@ class Search:
             low, high = (middle, high) if fits else (low, middle)
         return steps[: low + 1]
 
-    def _measured(self, step: Step) -> TunePoint:
+    def _measured(self, step: Raised) -> TunePoint:
         key = frozenset(step.entries)
         if key not in self.points:
-            self.raising.apply(step.raised)
+            self.raising.apply(step)
             mean, worst = self.score.measure()
-            share = self.costs.int16_share(step.raised.resolution)
+            share = self.costs.int16_share(step.resolution)
             latency = None if self.budget.latency_us is None else self._latency(step)
             self.points[key] = TunePoint(step.entries, share, latency, mean, worst)
         self.bar.advance(f"{len(step.entries)} stubs")
         return self.points[key]
 
-    def _latency(self, step: Step) -> float:
+    def _latency(self, step: Raised) -> float:
         key = frozenset(step.entries)
         if key not in self._latencies:
-            self.raising.apply(step.raised)
+            self.raising.apply(step)
             self._latencies[key] = self.latency()
         return self._latencies[key]
 

@@ -16,7 +16,7 @@ from qtune.capture.guards import THIS_CALL, CaptureReport
 from qtune.capture.inputs import as_inputs, spelled
 from qtune.capture.interface import Interface
 from qtune.capture.members import Members
-from qtune.capture.program import OnResult, Program
+from qtune.capture.program import Given, OnResult, Program
 from qtune.capture.restore import restored
 from qtune.capture.runner import Decided, Runner, no_branch
 from qtune.capture.structure import Spec, unflatten
@@ -165,15 +165,25 @@ class GraphModel(Members):
             self._take_over(self._growth.another(error, args, kwargs, self.training))
         return self._run(args, kwargs)
 
-    def run_nodes(self, inputs: Any, on_result: OnResult) -> Any:
+    def run_nodes(self, inputs: Any, on_result: OnResult, given: Given | None = None) -> Any:
         """Run on ``inputs`` (see ``as_inputs``) and show every node's result to ``on_result``.
 
         ``on_result(node, result)`` is called for inputs and calls in order of execution, and
         returns the value to go on with: the result itself, or another one in its place.
-        A result may be changed in place by later nodes; clone what is to be kept.
+        A result may be changed in place by later nodes; clone what is to be kept. A node for which
+        ``given(node)`` has a result is not computed (graphs of one path only).
         """
         call = as_inputs(inputs)
-        return self._run(call.args, call.kwargs, on_result)
+        if given is None:
+            return self._run(call.args, call.kwargs, on_result)
+        leaves = self.interface.inputs(call.args, call.kwargs)
+        results = self._compiled().run_observed(leaves, on_result, given)
+        return unflatten(results, self.out_spec)
+
+    def stepwise(self, inputs: Any) -> Iterator[tuple[fx.Node, Any]]:
+        """Run a graph of one path node by node, as long as somebody asks for the next result."""
+        call = as_inputs(inputs)
+        return self._compiled().stepwise(self.interface.inputs(call.args, call.kwargs))
 
     @contextmanager
     def watched(self, watch: Watch) -> Iterator[None]:

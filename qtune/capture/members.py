@@ -49,7 +49,11 @@ class Members(nn.Module):
         """torch's own; a member comes before an attribute of the class."""
         first, _, rest = target.partition(".")
         member = self._modules.get(first)
-        return super().get_submodule(target) if member is None else member.get_submodule(rest)
+        if member is None:
+            return super().get_submodule(target)
+        if not rest:
+            return member  # a scripted one has no get_submodule
+        return member.get_submodule(rest)
 
     def set_submodule(self, target: str, module: nn.Module, strict: bool = False) -> None:
         """torch's own; a member comes before an attribute of the class."""

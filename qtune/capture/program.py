@@ -7,7 +7,7 @@ every run, so that replacing a submodule takes effect at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from qtune.errors import CaptureError
 Registers = list[Any]
 Compute = Callable[[Registers], Any]
 OnResult = Callable[[fx.Node, Any], Any]
+Given = Callable[[fx.Node], Any]
+"""The result of a node that is known already, ``None`` for one to be computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +95,33 @@ class Program:
         """The leaves of the result, once all steps ran."""
         return self._result(registers)
 
-    def run_observed(self, inputs: Sequence[Any], on_result: OnResult) -> Sequence[Any]:
-        """As :meth:`run`, but a node's result becomes what ``on_result(node, result)`` returns."""
+    def run_observed(
+        self, inputs: Sequence[Any], on_result: OnResult, given: Given | None = None
+    ) -> Sequence[Any]:
+        """As :meth:`run`, but a node's result becomes what ``on_result(node, result)`` returns.
+
+        A node for which ``given`` has a result is not computed.
+        """
         registers = self.start(inputs)
         for node in self.inputs:
             self.show(node, registers, on_result)
         for step in self.steps:
-            registers[step.register] = on_result(step.node, step.compute(registers))
+            result = None if given is None else given(step.node)
+            if result is None:
+                result = step.compute(registers)
+            registers[step.register] = on_result(step.node, result)
             for index in step.dead:
                 registers[index] = None
         return self._result(registers)
+
+    def stepwise(self, inputs: Sequence[Any]) -> Iterator[tuple[fx.Node, Any]]:
+        """Run node by node: each one with its result, as long as somebody asks."""
+        registers = self.start(inputs)
+        for step in self.steps:
+            result = registers[step.register] = step.compute(registers)
+            for index in step.dead:
+                registers[index] = None
+            yield step.node, result
 
     def show(self, node: fx.Node, registers: Registers, on_result: OnResult) -> None:
         """An input becomes what ``on_result`` returns."""

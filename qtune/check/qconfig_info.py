@@ -25,6 +25,7 @@ from qtune.errors import ArgumentError
 from qtune.nn.eager import as_graph
 from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat.kind import is_of
 from qtune.report.files import write_text
 from qtune.report.screen import show
 
@@ -46,9 +47,10 @@ def check_qconfig(
 
     Every call of a shared operator has a line, the later ones with ``(1)``, ``(2)``, ... behind
     the name. The last table is shown on the screen, too. ``prefixes`` and ``types``: only operators
-    whose name begins so, or that are of these classes; both together mean both.
-    ``custom_check_func(module, input, output)`` is called for each of them while the model runs
-    once in float. ``out_dir``: default the current directory. Returns the report, of all operators.
+    whose name begins so, or that are of these classes, float ones or those of ``qtune.nn.qat``;
+    both together mean both. ``custom_check_func(module, input, output)`` is called for each of them
+    while the model runs once in float. ``out_dir``: default the current directory. Returns the
+    report, of all operators.
     """
     inputs = as_inputs(example_inputs, "check_qconfig", ArgumentError)
     graph = as_graph(model, inputs)
@@ -76,7 +78,7 @@ def _chosen(
 ) -> Iterator[tuple[str, nn.Module]]:
     for _, op in model.operators():
         named = not prefixes or any(op.name.startswith(prefix) for prefix in prefixes)
-        if named and (not types or isinstance(op, tuple(types))):
+        if named and (not types or is_of(op, types)):
             yield op.name, op
 
 

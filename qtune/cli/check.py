@@ -18,8 +18,6 @@ from qtune.cli.outcome import Gate, Outcome
 from qtune.errors import MarchError, QtuneError
 from qtune.march import March
 from qtune.nn.prepared import OUTSIDE_STUBS, PreparedModel
-from qtune.prepare.pipeline import prepare
-from qtune.prepare.rundir import run_files_in
 from qtune.report.files import write_text
 from qtune.testing.arguments import check_prepared
 
@@ -63,7 +61,7 @@ def run(args: argparse.Namespace) -> Outcome:
             model: Any = found.calib
             on_march = _march_report(found)
         except MarchError:  # prepare takes no operator that the march lacks
-            model = _hybrid(found)
+            model = found.prepared(found.setter, hybrid=True)  # not calibrated
             on_march = MarchReport(tuple(_refused(model, found.march)))
         model = check_prepared("check", model)
         report = report_on(model.select_branch(example), model, example)
@@ -88,18 +86,6 @@ def _march_report(found: Session) -> MarchReport:
     except QtuneError as error:
         return MarchReport(tuple(_lines(str(error))))
     return MarchReport(tuple(lines), () if lines else tuple(on_the_cpu(items)), tuple(items))
-
-
-def _hybrid(found: Session) -> PreparedModel:
-    """The model with all that the march lacks on the CPU: not calibrated, for its structure."""
-    with run_files_in(None):
-        model: PreparedModel = prepare(
-            found.stage("float"),
-            found.stages.batches[0],
-            found.setter,
-            hybrid=True,
-        )
-    return model
 
 
 def _refused(model: PreparedModel, march: March) -> Iterator[str]:

@@ -13,6 +13,8 @@ FINDINGS = ("unfused", "shared", "unused", "float", "march", "config")
 FAIL_ON = ("unfused", "shared", "unused", "march")
 ANALYSIS_TYPES = ("fake_quant", "pre_export", "export", "convert")
 METHODS = ("ablation", "grad_x_error")
+STAGES = ("float", "calib", "pre_export", "qat_bc", "quantized_bc")
+NOT_FINITE = "nonfinite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
-    options.add_model(parser, other=True)
+    options.add_model(parser, bc=True, other=True)
     options.add_data(parser)
     options.add_quantization(parser)
     parser.add_argument(
@@ -114,6 +116,117 @@ def _sensitivity(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, "folder of all tables and pages")
 
 
+def _profile(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser, bc=True)
+    options.add_data(parser)
+    options.add_quantization(parser)
+    parser.add_argument(
+        "--stage",
+        choices=STAGES,
+        default=STAGES[1],
+        help="which stage of MODEL runs (default: calib)",
+    )
+    parser.add_argument(
+        "--case", type=options.natural, default=0, metavar="N", help="item to run (default: 0)"
+    )
+    options.add_operators(parser)
+    parser.add_argument(
+        "--stack", action="store_true", help="a column with the line of code that calls it"
+    )
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="also write a histogram of each tensor"
+    )
+    parser.add_argument(
+        "--per-channel",
+        action="store_true",
+        help="with --tensorboard: one histogram for each channel too",
+    )
+    parser.add_argument(
+        "--fail-on",
+        type=options.names_of((NOT_FINITE,)),
+        default=(),
+        metavar="KINDS",
+        help=f"{NOT_FINITE} fails where a tensor holds NaN or infinity (default: none)",
+    )
+    options.add_top(parser, "tensors")
+    options.add_output(
+        parser, "folder of statistic.txt and op_infos", f"{options.DEFAULT_DIR}/profile"
+    )
+
+
+def _tune(parser: argparse.ArgumentParser) -> None:
+    options.add_model(parser)
+    options.add_data(parser)
+    options.add_quantization(parser)
+    group = parser.add_argument_group("what is measured", "over all items of the data")
+    group.add_argument(
+        "--metric", metavar="NAME", help="between float and quantized outputs (default: L1)"
+    )
+    group.add_argument(
+        "--loss",
+        metavar="module:function",
+        help="instead: a function of the two models' whole outputs, baseline first, smaller is "
+        "better",
+    )
+    group.add_argument(
+        "--score",
+        metavar="module:function",
+        help="instead: a function of the calibrated model, such as its accuracy on labelled data; "
+        "larger is better",
+    )
+    group.add_argument("--output", metavar="NAME", help="of several outputs of the model")
+    group = parser.add_argument_group("budget", "how much more than int8 it may cost")
+    group.add_argument(
+        "--int16-macs",
+        type=float,
+        metavar="SHARE",
+        help="share (0 to 1) of the multiply-adds that may have an int16 operand",
+    )
+    group.add_argument(
+        "--latency",
+        type=options.latency,
+        metavar="TIME",
+        help="by the static estimate: 1.2x the model as it is, or microseconds",
+    )
+    group.add_argument(
+        "--stubs", type=options.natural, metavar="N", help="ports that may be raised"
+    )
+    group.add_argument(
+        "--skip",
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="leave operators alone whose name begins so; may be given several times",
+    )
+    group.add_argument(
+        "--evaluations",
+        type=options.positive,
+        default=40,
+        metavar="N",
+        help="most runs over the data (default: 40)",
+    )
+    group = parser.add_argument_group("gates")
+    group.add_argument(
+        "--target",
+        type=options.bound,
+        metavar="METRIC=VALUE",
+        help="take the cheapest point that reaches it; fail if none does within the budget",
+    )
+    options.add_output(parser, "folder of the front and of the dtypes")
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        default=options.DEFAULT_DIR,
+        metavar="DIR",
+        help=f"what the other commands wrote (default: {options.DEFAULT_DIR})",
+    )
+    parser.add_argument("--title", default="Quantization report", help="title of the page")
+    options.add_messages(parser)
+
+
 COMMANDS = (
     Command(
         "check",
@@ -137,5 +250,28 @@ COMMANDS = (
         "Quantize each port of the model alone, in several ways, and rank them.",
         _sensitivity,
         "qtune.cli.sensitivity",
+    ),
+    Command(
+        "profile",
+        "range, mean, variance and scale of every operator's tensors",
+        "Run one item through one stage of the model, or through a .bc file, and write the\n"
+        "numbers of every operator.",
+        _profile,
+        "qtune.cli.profile",
+    ),
+    Command(
+        "tune",
+        "which ports to raise to int16 within a budget?",
+        "Search the ports to raise to int16, measured over all the data; print the Pareto front\n"
+        "and write the dtypes of the best point, for --dtypes and LoadFromFileTemplate.",
+        _tune,
+        "qtune.cli.tune",
+    ),
+    Command(
+        "report",
+        "one HTML page over what the other commands wrote",
+        "Gather what lies in a folder of analysis results in one page, index.html.",
+        _report,
+        "qtune.cli.report",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from qtune.cli.metrics import (
     output_limits,
     ranking_metric,
 )
-from qtune.cli.models import bc_file, data_of, is_bc, march_of, session, torch_threads
+from qtune.cli.models import bc_models, is_bc, session
 from qtune.cli.operators import (
     STEPS,
     by_blame,
@@ -29,7 +29,6 @@ from qtune.cli.operators import (
     worst_operator,
 )
 from qtune.cli.outcome import InputError, Outcome
-from qtune.march import march
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.observe import Model
 from qtune.report.table import text_table
@@ -41,16 +40,6 @@ STAGES = {
     "convert": ("pre_export", "quantized_bc"),
 }
 """Which two stages each analysis type compares."""
-_BC_OPTIONS = (
-    "checkpoint",
-    "calibrated",
-    "save_calibrated",
-    "calibration_data",
-    "qconfig",
-    "observer",
-    "int16",
-    "dtypes",
-)
 _SHOWN = ("COSINE", "L1", "ATOL")
 
 
@@ -106,17 +95,10 @@ def _pair(args: argparse.Namespace) -> Iterator[Pair]:
 def _bc_pair(args: argparse.Namespace) -> Iterator[Pair]:
     if not (is_bc(args.model) and is_bc(args.other)):
         raise InputError("MODEL and OTHER: expected two .bc files, the fake-quant one first")
-    given = [name for name in _BC_OPTIONS if getattr(args, name)]
-    if given:
-        option = "--" + given[0].replace("_", "-")
-        raise InputError(f"{option}: two .bc files are quantized already")
-    known = nullcontext() if args.march is None else march(march_of(args.march))
-    with torch_threads(args.threads), known:
-        models = bc_file(args.model, "MODEL"), bc_file(args.other, "OTHER")
-        data, _ = data_of(args)
+    with bc_models(args, {"MODEL": args.model, "OTHER": args.other}) as ((left, right), data):
         names = {"model": args.model, "other": args.other}
-        facts = {**names, "march": models[1].march, "data": data.text, "type": args.type}
-        yield Pair(models, data, facts)
+        facts = {**names, "march": right.march, "data": data.text, "type": args.type}
+        yield Pair((left, right), data, facts)
 
 
 def _result(report: BadCaseReport, case: int, layers: LayerComparison) -> dict[str, Any]:

@@ -13,14 +13,17 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from qtune.cli.commands import COMMANDS, Command
 from qtune.cli.failure import one_line
 from qtune.cli.outcome import INTERRUPTED, WRONG_INPUT, Outcome, plain
+from qtune.cli.results import result_file
+from qtune.report.files import write_text
 from qtune.version import __version__
 
 _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
@@ -69,8 +72,7 @@ def parser() -> argparse.ArgumentParser:
 def _run(command: Command, args: argparse.Namespace) -> tuple[int, str]:
     """Exit status and what goes to standard output."""
     try:
-        run = importlib.import_module(command.module).run
-        outcome: Outcome = run(args)
+        outcome = _outcome(command, args)
     except KeyboardInterrupt:
         return INTERRUPTED, _failed(command, args, INTERRUPTED, "interrupted", "KeyboardInterrupt")
     except Exception as error:  # the user's model and data may raise anything
@@ -78,9 +80,21 @@ def _run(command: Command, args: argparse.Namespace) -> tuple[int, str]:
             traceback.print_exc()
         message = one_line(error)
         return WRONG_INPUT, _failed(command, args, WRONG_INPUT, message, type(error).__name__)
-    if args.json:
-        return outcome.status, _json(command, outcome.to_dict())
-    return outcome.status, str(outcome)
+    text = _json(command, outcome.to_dict())
+    return outcome.status, text if args.json else str(outcome)
+
+
+def _outcome(command: Command, args: argparse.Namespace) -> Outcome:
+    """What the command found; it also lies in its folder, for ``report``."""
+    run: Callable[[argparse.Namespace], Outcome] = importlib.import_module(command.module).run
+    outcome = run(args)
+    folder = getattr(args, "out_dir", None)
+    if folder is None:
+        return outcome
+    path = result_file(Path(folder), command.name)
+    outcome = replace(outcome, files=[*outcome.files, path])
+    write_text(path, _json(command, outcome.to_dict()) + "\n")
+    return outcome
 
 
 def _failed(

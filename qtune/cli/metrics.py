@@ -18,7 +18,7 @@ LOSS_OPTION = "--loss"
 
 
 @contextmanager
-def ranking_metric(args: argparse.Namespace) -> Iterator[MetricInfo]:
+def ranking_metric(args: argparse.Namespace, default: str = DEFAULT_METRIC) -> Iterator[MetricInfo]:
     """The metric that ranks: ``--metric``, else ``--loss``, which is registered for the block."""
     registered = []
     try:
@@ -29,7 +29,7 @@ def ranking_metric(args: argparse.Namespace) -> Iterator[MetricInfo]:
             name = args.loss.rpartition(":")[2]
             Metric.register(name, False, "all")(function)
             registered.append(name)
-        yield metric_of(args.metric or (registered or [DEFAULT_METRIC])[0], "--metric")
+        yield metric_of(args.metric or (registered or [default])[0], "--metric")
     finally:
         for name in registered:
             Metric.unregister(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,9 @@ from qtune.cli.sources import called, load_object
 from qtune.errors import MarchError
 from qtune.hbir.module import HbirModule
 from qtune.march import March, as_march, march
+from qtune.nn.prepared import PreparedModel
+from qtune.prepare.pipeline import prepare
+from qtune.prepare.rundir import run_files_in
 from qtune.profiler.observe import Model
 from qtune.report.files import write_with
 from qtune.testing.stages import Stages, seeded
@@ -30,6 +33,16 @@ from qtune.testing.store import MemoryStore
 T = TypeVar("T")
 BC = ".bc"
 CALIBRATED = "calib.pt"
+_BC_REFUSES = (
+    "checkpoint",
+    "calibrated",
+    "save_calibrated",
+    "calibration_data",
+    "qconfig",
+    "observer",
+    "int16",
+    "dtypes",
+)
 
 
 class CalibratedFiles(MemoryStore):
@@ -88,6 +101,14 @@ class Session:
             check_keys(prepared, load_state(path, "--calibrated"), path, "--calibrated")
         return self.stages.calib
 
+    def prepared(self, setter: Any, **options: Any) -> PreparedModel:
+        """The float model prepared once more, with another setter; it writes no files."""
+        with run_files_in(None):
+            model: PreparedModel = prepare(
+                self.stages.float, self.stages.batches[0], setter, **options
+            )
+        return model
+
     def stage(self, name: str) -> Model:
         """A stage by its name in ``Stages``: float, calib, pre_export, qat_bc, quantized_bc."""
         if name != "float":
@@ -139,8 +160,22 @@ def data_of(args: argparse.Namespace) -> tuple[Data, Data]:
     return data, source(args.calibration_data, "--calibration-data", **how)
 
 
-def bc_file(spec: str, option: str) -> HbirModule:
-    """The HBIR module in a ``.bc`` file."""
+@contextmanager
+def bc_models(
+    args: argparse.Namespace, specs: Mapping[str, str]
+) -> Iterator[tuple[tuple[HbirModule, ...], Data]]:
+    """The modules of ``.bc`` files and the data for them; ``InputError`` for other options."""
+    given = [name for name in _BC_REFUSES if getattr(args, name)]
+    if given:
+        option = "--" + given[0].replace("_", "-")
+        raise InputError(f"{option}: a .bc file is quantized already")
+    known = nullcontext() if args.march is None else march(march_of(args.march))
+    with torch_threads(args.threads), known:
+        modules = tuple(_bc_file(spec, option) for option, spec in specs.items())
+        yield modules, data_of(args)[0]
+
+
+def _bc_file(spec: str, option: str) -> HbirModule:
     if not Path(spec).is_file():
         raise InputError(f"{option}: there is no file {spec}")
     return compiler.load(spec)

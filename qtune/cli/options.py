@@ -14,14 +14,14 @@ RANDOM_STEPS = 8
 _SHAPE = re.compile(r"\d+(x\d+)*")
 
 
-def add_model(parser: argparse.ArgumentParser, *, other: bool = False) -> None:
+def add_model(parser: argparse.ArgumentParser, *, bc: bool = False, other: bool = False) -> None:
     """MODEL (and OTHER), and the files of its weights."""
     group = parser.add_argument_group("model")
     text = (
         "module:factory or path/to/file.py:factory, a callable that returns the float model, or a "
         "model"
     )
-    group.add_argument("model", metavar="MODEL", help=text + ("; or a .bc file" if other else ""))
+    group.add_argument("model", metavar="MODEL", help=text + ("; or a .bc file" if bc else ""))
     if other:
         group.add_argument("other", metavar="OTHER", nargs="?", help="a second .bc file")
     group.add_argument("--checkpoint", metavar="FILE", help="state dict of the float model")
@@ -161,6 +161,15 @@ def add_output(parser: argparse.ArgumentParser, files: str, default: str = DEFAU
     """Where results go."""
     group = parser.add_argument_group("output")
     group.add_argument("--out-dir", default=default, metavar="DIR", help=f"{files} ({default})")
+    _add_messages(group)
+
+
+def add_messages(parser: argparse.ArgumentParser) -> None:
+    """What is said where."""
+    _add_messages(parser.add_argument_group("output"))
+
+
+def _add_messages(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--json", action="store_true", help="print one JSON object instead of the text"
     )
@@ -177,6 +186,26 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
     return value
+
+
+def natural(text: str) -> int:
+    """A whole number of 0 or more."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected 0 or more, got {text}")
+    return value
+
+
+def latency(text: str) -> tuple[float, bool]:
+    """``1.2x`` as (1.2, True), a factor; ``850`` as (850.0, False), microseconds."""
+    number = text.removesuffix("x")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected 1.2x or microseconds, got {text!r}")
+    return value, number != text
 
 
 def shapes(text: str) -> tuple[tuple[int, ...], ...]:

@@ -37,9 +37,9 @@ class Gate:
 
     def __str__(self) -> str:
         value = "n/a" if self.value is None else f"{self.value:.6g}"
-        places = ", ".join(f"{name} {_quoted(place)}" for name, place in self.where.items())
         found = f"{self.name}: got {value}, limit {self.limit}"
-        return f"{'ok  ' if self.ok else 'FAIL'} {found}" + (f" ({places})" if places else "")
+        where = f" ({places(self.where)})" if self.where else ""
+        return f"{'ok  ' if self.ok else 'FAIL'} {found}{where}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain containers."""
@@ -108,6 +108,7 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _quoted(place: Any) -> str:
-    """A place in a text; the name of a single output is empty."""
-    return repr(place) if place == "" else str(place)
+def places(where: Mapping[str, Any]) -> str:
+    """Names and places in a text; the name of a single output is empty and shown in quotes."""
+    found = ((name, repr(place) if place == "" else place) for name, place in where.items())
+    return ", ".join(f"{name} {place}" for name, place in found)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qtune.analysis.files import sensitivity_stem
 from qtune.analysis.quant_analysis import QuantAnalysis
 from qtune.analysis.summary import summarize
 from qtune.cli.metrics import limit, metric_list, ranking_metric
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> Outcome:
         }
         facts = {**found.facts, "metric": metric.name, "method": args.method}
         text = "\n\n".join(_shown(tables, args.top))
-        return Outcome(facts, result, text, gates, _files(Path(args.out_dir)))
+        return Outcome(facts, result, text, gates, _files(Path(args.out_dir), tables))
 
 
 def _tables(
@@ -128,8 +129,12 @@ def _shown(tables: dict[str, list[SensitivityTable]], top: int) -> Iterator[str]
         yield f"{name}, {what} ({len(first)} of {len(table)} ports):\n{first}"
 
 
-def _files(folder: Path) -> Sequence[Path]:
-    return [
-        *sorted(folder.glob("sensitivity*_report.html")),
-        *sorted(folder.glob("output_*_case_*_sensitive_ops.csv")),
-    ]
+def _files(folder: Path, tables: Mapping[str, Sequence[SensitivityTable]]) -> list[Path]:
+    """The page and the tables in ``.csv``; ``.txt`` and ``.pt`` lie beside them."""
+    found = sorted(folder.glob("sensitivity*_report.html"))
+    for output, cases in tables.items():
+        names = [table.case for table in cases]
+        for case in [*names, *(["mean", "worst"] if len(names) > 1 else [])]:
+            stem = sensitivity_stem(folder, output, case)
+            found.append(stem.with_name(f"{stem.name}.csv"))
+    return found

@@ -16,6 +16,7 @@ from qtune.capture.graph import GraphModel
 from qtune.capture.source import call_site
 from qtune.modes import QATMode
 from qtune.nn.first_training import note_first_training
+from qtune.nn.float_graph import FloatGraph
 from qtune.nn.float_mode import not_observing
 from qtune.nn.preserved import OfFloatClass
 from qtune.nn.qat.op import QATOp
@@ -93,6 +94,7 @@ class PreparedModel(OfFloatClass):
     qat_mode: QATMode = QATMode.FuseBN
     _has_trained: bool = False
     call_names: Mapping[Any, str] = MappingProxyType({})
+    float_graph: FloatGraph | None = None
 
     @classmethod
     def of(cls, graph: GraphModel) -> PreparedModel:

@@ -22,7 +22,9 @@ from qtune.march import March, get_march
 from qtune.modes import FuseMode, QATMode, get_consistency_level, get_qat_mode, level_on
 from qtune.nn.consistency import apply_level
 from qtune.nn.eager import as_graph, eager_facts
+from qtune.nn.float_graph import FloatGraph
 from qtune.nn.prepared import ORIGIN_CALL, FloatOp, PreparedModel, UnfusedOps
+from qtune.nn.quantized.preserved import choose, chosen_paths
 from qtune.nn.table import note_sources
 from qtune.prepare.border import Border
 from qtune.prepare.both_modes import capture_for_qat
@@ -109,6 +111,7 @@ def prepare(
     advise = rules.advise_outputs and method is not PrepareMethod.EAGER  # it sees no outputs
     rules = replace(rules, strict=strict or rules.strict, advise_outputs=advise)
     choice = Hybrid.of(hybrid, hybrid_dict)
+    preserved = chosen_paths(model)
     float_model, work = (settings_of(model), model) if inplace else (model, _copied(model))
 
     def steps(graph: GraphModel, how: PrepareMethod) -> PreparedModel:
@@ -117,6 +120,7 @@ def prepare(
     if method is PrepareMethod.EAGER:
         check_eager(choice)
         eager = prepare_eager(work, lambda graph: steps(graph, PrepareMethod.JIT))
+        choose(eager, preserved)
         if example_inputs is not None:
             write_run_files(as_graph(eager, example_inputs), as_example_list(example_inputs))
         return eager
@@ -126,6 +130,7 @@ def prepare(
     for text in non_finite_inputs(examples, float_model):
         _log.warning("prepare: %s", text)
     prepared = steps(capture_for_qat(work, examples), method)
+    choose(prepared, preserved)
     write_run_files(prepared, examples)
     return prepared
 
@@ -193,10 +198,13 @@ class _Preparation:
         self.refused: list[Refusal] = []
         self.ops = Operators(graph, float_model.training)
         self.forced: dict[str, str] = {}
+        self.float_graph: FloatGraph | None = None
 
     def run(self) -> PreparedModel:
         ops = self.ops
+        recorded = FloatGraph.of(self.model)
         ops.replace_calls()
+        self.float_graph = None if recorded is None else recorded.named(ops.graph)
         self.forced.update(self.hybrid.chosen(ops, self.float_model))
         self._force_unconfigured()
         region = self._without_refused(classify(ops, self.forced, strip=self.strip))
@@ -313,6 +321,7 @@ class _Preparation:
         prepared.unfused = tuple(dict.fromkeys(unfused))  # calls of shared operators come once
         prepared.resolution = resolution
         prepared.call_names = dict(self.ops.call_names)
+        prepared.float_graph = self.float_graph
         prepared.march = str(self.march)
         prepared.qat_mode = self.mode
         apply_level(prepared, level)

@@ -94,14 +94,19 @@ def write_run_files(model: PreparedModel, inputs: Any) -> None:
     directory = run_directory()
     if directory is None:
         return
-    dtypes = dtypes_of(model)
     try:
-        write_with(directory / DTYPES_FILE, lambda path: torch.save(dtypes, path))
-        write_text(directory / f"{DTYPES_FILE}.py", _readable(dtypes))
+        write_dtypes(model, directory)
         write_text(directory / "fx_graph.txt", graph_text(model))
         check_prepared(model, inputs, directory)
     except OSError as error:
         _log.warning("prepare: no files in %s: %s", directory, error)
+
+
+def write_dtypes(model: PreparedModel, directory: Path) -> Path:
+    """Write ``qconfig_dtypes.pt`` and its readable twin; return the first."""
+    dtypes = dtypes_of(model)
+    write_text(directory / f"{DTYPES_FILE}.py", _readable(dtypes))
+    return write_with(directory / DTYPES_FILE, lambda path: torch.save(dtypes, path))
 
 
 def graph_text(model: PreparedModel) -> str:

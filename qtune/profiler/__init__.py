@@ -16,9 +16,14 @@ from qtune.check.called import get_module_called_count
 from qtune.check.deploy_device import check_deploy_device
 from qtune.check.qconfig_info import check_qconfig
 from qtune.profiler.bad_case_report import BadCaseReport
+from qtune.profiler.featuremap import profile_featuremap
 from qtune.profiler.memory import show_cuda_memory_consumption
 from qtune.profiler.metric import Metric, MetricInfo
+from qtune.profiler.op_files import read_profile
 from qtune.profiler.op_info import OpInfo, TensorInfo
+from qtune.profiler.profiling import HbirModelProfiler, ModelProfiler
+from qtune.profiler.raw_features import get_raw_features
+from qtune.profiler.running_info import OpRunningInfoManager
 from qtune.profiler.scripts import compare_script_models, script_profile
 from qtune.profiler.sensitivity_table import SensitivityTable
 from qtune.profiler.tune_front import Budget, TuneFront, TunePoint
@@ -30,15 +35,18 @@ from qtune.quantization.unfused import check_unfused_operations
 __all__ = [
     "BadCaseReport",
     "Budget",
+    "HbirModelProfiler",
     "Metric",
     "MetricInfo",
+    "ModelProfiler",
     "OpInfo",
+    "OpRunningInfoManager",
     "QuantAnalysis",  # noqa: F822 - served by __getattr__
     "SensitivityTable",
+    "TensorInfo",
     "TuneFront",
     "TunePoint",
     "TunedTables",
-    "TensorInfo",
     "check_deploy_device",
     "check_qconfig",
     "check_unfused_operations",
@@ -46,7 +54,10 @@ __all__ = [
     "compare_weights",
     "featuremap_similarity",  # noqa: F822 - served by __getattr__
     "get_module_called_count",
+    "get_raw_features",
     "model_profiler",  # noqa: F822 - served by __getattr__
+    "profile_featuremap",
+    "read_profile",
     "script_profile",
     "set_preserve_qat_mode",
     "show_cuda_memory_consumption",

@@ -58,11 +58,10 @@ class CallWriter:
     def rename(self, paths: Sequence[Path], **facts: Any) -> None:
         """Give the call that was written to ``paths`` another name and other facts."""
         old = [stored(path) for path in paths]
-        if all(getattr(old[0], key) == value for key, value in facts.items()):
-            return
         base = self._base(facts["name"])
         for path, info in zip(paths, old, strict=True):
-            new = replace(info, **{**facts, "name": self._key(base, info.result)}, owner=base)
+            named = {**facts, "name": self._key(base, info.result), "owner": facts["name"]}
+            new = replace(info, **named)
             self._put(path, self._writer.rewrite(path, new))
 
     def drop(self, paths: Sequence[Path]) -> None:

@@ -66,7 +66,7 @@ class _GraphCalls:
             parameters_of(module),
             registry_name(module),
             place_of(name, str(node.meta.get("scope") or "")),
-            method_of(module),
+            method_of(name, module),
             str(node.meta.get("source") or ""),
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,34 @@ def write_histograms(
     scales; else along axis 0 of parameters and 1 of activations. NaN and infinity are left out, and
     tensors without any finite number. Event files of an earlier call in ``folder`` are removed.
     """
+    with event_writer(folder) as writer:
+        for operator, info, values in tensors:
+            for tag, part in _parts(f"{operator}/{info.attr}", info, values, force_per_channel):
+                add_histogram(writer, tag, part)
+    return folder
+
+
+@contextmanager
+def event_writer(folder: Path) -> Iterator[Any]:
+    """A ``SummaryWriter`` whose event files replace earlier ones in ``folder``.
+
+    ``AnalysisError`` says what to install where tensorboard is missing.
+    """
     writer_class = _writer_class()
     for old in folder.glob(_EVENTS):
         old.unlink()
     writer = writer_class(str(folder))
     try:
-        for operator, info, values in tensors:
-            for tag, part in _parts(f"{operator}/{info.attr}", info, values, force_per_channel):
-                finite = part[torch.isfinite(part)]
-                if finite.numel():
-                    writer.add_histogram(tag, finite)
+        yield writer
     finally:
         writer.close()
-    return folder
+
+
+def add_histogram(writer: Any, tag: str, values: Tensor) -> None:
+    """Write the finite numbers of ``values``; nothing where there is none."""
+    finite = values[torch.isfinite(values)]
+    if finite.numel():
+        writer.add_histogram(tag, finite)
 
 
 def _writer_class() -> Any:

@@ -29,23 +29,42 @@ _PLAIN = (bool, int, float, str)
 @contextlib.contextmanager
 def buffers_kept(model: nn.Module) -> Iterator[None]:
     """Put back, object and content, every buffer that the block writes or replaces."""
-    before = [
-        (module, name, tensor, tensor._version, tensor.detach().clone())
-        for module in model.modules()
-        for name, tensor in module._buffers.items()
-        if tensor is not None and not tensor.is_inference()
-    ]
-    empty = [(m, n) for m in model.modules() for n, tensor in m._buffers.items() if tensor is None]
+    places = [(m, name, t) for m in model.modules() for name, t in m._buffers.items()]
+    before = [(*place, _Content(place[2])) for place in places]
     try:
         yield
     finally:
-        for module, name, tensor, version, content in before:
+        for module, name, tensor, content in before:
             module._buffers[name] = tensor
-            if tensor._version != version:
-                with torch.no_grad():
-                    tensor.copy_(content)
-        for module, name in empty:
-            module._buffers[name] = None
+            content.restore()
+
+
+class _Content:
+    """What a buffer held, if it is there."""
+
+    __slots__ = ("copy", "tensor", "version")
+
+    def __init__(self, tensor: Tensor | None) -> None:
+        self.tensor = None if tensor is None or tensor.is_inference() else tensor
+        if self.tensor is not None:
+            self.version = self.tensor._version
+            self.copy = self.tensor.detach().clone()
+
+    def restore(self) -> None:
+        """Write it back, if something was written since."""
+        if self.tensor is not None and self.tensor._version != self.version:
+            with torch.no_grad():
+                self.tensor.copy_(self.copy)
+
+
+def apart(model: nn.Module, outputs: Any) -> Any:
+    """The outputs, those that are buffers of ``model`` copied: putting those back changes them."""
+    owned = {_storage(buffer) for buffer in model.buffers()} - {0}
+    leaves, spec = flatten(outputs)
+    shared = [isinstance(leaf, Tensor) and _storage(leaf) in owned for leaf in leaves]
+    if not any(shared):
+        return outputs
+    return unflatten([v.clone() if s else v for v, s in zip(leaves, shared, strict=True)], spec)
 
 
 @contextlib.contextmanager
@@ -66,6 +85,10 @@ def attributes_kept(model: Model, names: Iterable[str]) -> Iterator[None]:
     finally:
         for _, owner, name, value in before:
             setattr(owner, name, value)
+
+
+def _storage(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr() if value.layout is torch.strided else 0
 
 
 def read_attributes(model: Model, names: Iterable[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.fx.node import map_arg
 
 from qtune.capture.graph import GraphModel
@@ -69,15 +69,11 @@ def may_write(model: GraphModel, node: fx.Node) -> bool:
     if function in _IN_PLACE or (name.endswith("_") and not name.endswith("__")):
         return True
     asked = "out" in node.kwargs or node.kwargs.get("inplace") or True in node.args[1:]
-    return bool(asked) or not module.startswith(("torch", "_operator", "builtins", "math", "qtune"))
+    known: bool = module.startswith(("torch", "_operator", "builtins", "math", "qtune"))
+    return bool(asked) or not known
 
 
 def _module_may_write(module: nn.Module) -> bool:
     hooks: Any = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     known = isinstance(module, QATOp) or type(module).__module__.startswith(("torch.", "qtune."))
     return bool(hooks) or not known or bool(getattr(module, "inplace", False))
-
-
-def shares_memory(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are views of one storage."""
-    return a.untyped_storage()._cdata == b.untyped_storage()._cdata

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 NAME = "mem_info"
 FORWARD, BACKWARD = "forward", "backward"
+END = "(end)"
+"""What the page calls the step behind the backward."""
 COLUMNS = ("Index", "Module Name", "Module Type", "Phase", "Allocated (MiB)", "Peak (MiB)")
-_MIB = float(1 << 20)
+_KIB, _MIB = float(1 << 10), float(1 << 20)
 _WHERE = "show_cuda_memory_consumption"
 
 Backward = Callable[[Any], object]
@@ -208,7 +210,7 @@ def _page(report: MemoryReport) -> str:
     rows: list[dict[str, Any]] = [
         {
             "Index": index,
-            "Module Name": step.name,
+            "Module Name": step.name or END,
             "Module Type": step.type,
             "Phase": step.phase,
             "Allocated (MiB)": step.allocated / _MIB,
@@ -216,7 +218,7 @@ def _page(report: MemoryReport) -> str:
         }
         for index, step in enumerate(report.steps)
     ]
-    labels = [f"{step.name} {step.phase}".strip() for step in report.steps]
+    labels = [f"{step.name or END} {step.phase}" for step in report.steps]
     picture = curve(
         {column: [row[column] for row in rows] for column in COLUMNS[4:]},
         labels,
@@ -227,8 +229,13 @@ def _page(report: MemoryReport) -> str:
         "Steps", pictures=[picture], tables=[Table(COLUMNS, rows, numeric=("Index", *COLUMNS[4:]))]
     )
     tiles = [
-        Tile(f"{value / _MIB:.2f} MiB", label)
+        Tile(_size(value), label)
         for value, label in ((report.before, "before"), (report.peak, "peak"))
     ]
     subtitle = f"on {report.device}: {report.source}"
     return render("Memory consumption", [section], subtitle=subtitle, sortable=True, tiles=tiles)
+
+
+def _size(count: int) -> str:
+    """Bytes in KiB or MiB."""
+    return f"{count / _KIB:.1f} KiB" if count < _MIB else f"{count / _MIB:.1f} MiB"

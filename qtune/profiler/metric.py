@@ -181,10 +181,14 @@ def _wide(value: Tensor) -> Tensor:
 
 def _on_difference(a: Tensor, b: Tensor, reduce: Callable[[Tensor], Tensor]) -> float:
     """``reduce(a - b)``; it may overwrite what it gets. Elements that are equal differ by 0."""
-    value = float(reduce(_wide(a).sub_(b.detach().reshape(-1))))
+    other = b.detach().reshape(-1)
+    if other.dtype == torch.bool:  # torch does not subtract truth values
+        other = other.double()
+    value = float(reduce(_wide(a).sub_(other)))
     if math.isnan(value):  # inf - inf is NaN although both sides agree
-        equal = (a.detach() == b.detach()).reshape(-1)
-        value = float(reduce(_wide(a).sub_(b.detach().reshape(-1)).masked_fill_(equal, 0.0)))
+        difference = _wide(a)
+        equal = difference == other
+        value = float(reduce(difference.sub_(other).masked_fill_(equal, 0.0)))
     return value
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs
+from qtune.capture.program import Given
 from qtune.capture.structure import flatten, unflatten
 from qtune.errors import AnalysisError
 from qtune.hbir.module import HbirModule
@@ -43,8 +44,9 @@ def is_prepared(model: Model) -> bool:
 
 def is_converted(model: Model) -> bool:
     """Whether ``model`` came from ``convert``, as a graph of integer operators."""
-    is_graph = isinstance(model, GraphModel)
-    return is_graph and any(isinstance(m, QuantizedOp) for m in model.modules())
+    if not isinstance(model, GraphModel):
+        return False
+    return any(isinstance(m, QuantizedOp) for m in model.modules())
 
 
 def run_model(model: Model, inputs: Inputs) -> Any:
@@ -121,11 +123,15 @@ def stream_graph(
     *,
     keep_inputs: bool = True,
     replace: Replace | None = None,
+    given: Given | None = None,
 ) -> Any:
-    """Run a prepared or converted model once; as :func:`stream` and :func:`observe_graph`."""
+    """Run a prepared or converted model once; as :func:`stream` and :func:`observe_graph`.
+
+    An operator for which ``given(node)`` has a result is not computed.
+    """
     recorder = _Recorder(model, note, keep_inputs, replace)
     with torch.no_grad(), forward_scope():
-        return model.run_nodes(own_inputs(inputs), recorder)
+        return model.run_nodes(own_inputs(inputs), recorder, given)
 
 
 class _Recorder:

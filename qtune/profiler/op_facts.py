@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from qtune.nn.qat import QATOp
-from qtune.nn.quantized import PreservedOp, QuantizedOp
+from qtune.nn.qat.functional import FloatFunctional
+from qtune.nn.quantized import PreservedOp, QuantizedFunctional, QuantizedOp
 from qtune.nn.quantized.frozen import FrozenOp
 from qtune.profiler.tensor_info import Seen
 
@@ -30,10 +31,17 @@ def place_of(name: str, scope: str) -> str:
     return scope if name.startswith(_GENERATED) else name
 
 
-def method_of(module: nn.Module | None) -> str:
-    """What a ``FloatFunctional`` was called for, ``""`` for any other operator."""
-    last = _members(module)[-1:]
-    return last[0].op if last and last[0].float_type.endswith("FloatFunctional") else ""
+def method_of(name: str, module: nn.Module | None) -> str:
+    """What a ``FloatFunctional`` was called for, ``""`` for any other operator.
+
+    In a graph it is an operator that stands for a function and has a name of the user's.
+    """
+    members = _members(module)
+    if not members or name.startswith(_GENERATED):
+        return ""
+    spelled = members[-1].float_type.rpartition(".")[2]
+    is_known = isinstance(module, FloatFunctional | QuantizedFunctional)
+    return members[-1].op if is_known or spelled[:1].islower() else ""
 
 
 def parameters_of(module: nn.Module | None) -> dict[str, Seen]:

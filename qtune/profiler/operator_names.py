@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from qtune.capture.finish import build
+from qtune.capture.members import find_submodule
 from qtune.capture.structure import LEAF
 from qtune.capture.tape import Tape
 from qtune.errors import QtuneError
+from qtune.nn.qat.functional import is_functional
 from qtune.prepare.operators import Operators
+from qtune.profiler.op_facts import place_of
 
 _PLACE = "profiled"
 """Key of ``node.meta``: number of the call that the node stands for."""
@@ -23,11 +27,16 @@ _CHILDREN = ("_modules", "_parameters", "_buffers")
 
 @dataclass(frozen=True, slots=True)
 class OperatorName:
-    """What a call is to all stages: its name, its type in the float model, the registry's name."""
+    """What a call is to all stages: its name, its type in the float model, the registry's name.
+
+    ``module`` and ``method`` as in :class:`~qtune.profiler.op_info.OpInfo`.
+    """
 
     name: str
     op_type: str
     op: str
+    module: str
+    method: str
 
 
 def operator_names(
@@ -50,21 +59,26 @@ def operator_names(
     except QtuneError:
         return None
     return {
-        node.meta[_PLACE]: _named(ops, node)
+        node.meta[_PLACE]: _named(model, ops, node)
         for node in ops.graph.nodes
         if {_PLACE, "name"} <= set(node.meta)
     }
 
 
-def _named(ops: Operators, node: fx.Node) -> OperatorName:
-    op = ops.op(node)
+def _named(model: nn.Module, ops: Operators, node: fx.Node) -> OperatorName:
+    name, op = str(node.meta["name"]), ops.op(node)
+    module = place_of(name, str(node.meta.get("scope") or ""))
     if op is None:
-        return OperatorName(node.meta["name"], str(node.meta["op"]), "")
-    return OperatorName(node.meta["name"], op.float_type, op.op)
+        return OperatorName(name, str(node.meta["op"]), "", module, "")
+    owner = find_submodule(model, name)
+    method = op.op if owner is not None and is_functional(owner) else ""
+    return OperatorName(name, op.float_type, op.op, module, method)
 
 
 def _outline(module: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
     """The module tree again, with the same tensors; replacing its children leaves ``module`` be."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return module  # called as a whole
     if module not in known:
         twin = known[module] = module.__class__.__new__(module.__class__)
         twin.__dict__ = {**module.__dict__}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from qtune.capture.calls import Call
 from qtune.capture.leaf import is_leaf
 from qtune.capture.nodes import map_leaves, tensors_in
 from qtune.nn.qat import QATOp
-from qtune.nn.qat.functional import is_functional
 from qtune.nn.quantized.call import OpCall as GroupCall
 from qtune.ops.registry import find_function, find_method, find_module
 from qtune.ops.spec import Rule
@@ -111,23 +110,21 @@ class _PlainCalls:
             if found is None:
                 self._writer.drop(written.paths)
             elif written.guess:
-                facts = {"name": found.name, "op_type": found.op_type, "op": found.op}
-                self._writer.rename(written.paths, **facts)
+                self._writer.rename(written.paths, **asdict(found))
 
-    def _layer(
-        self, call: Call, module: nn.Module, operands: Any, results: Any, node: Any
-    ) -> None:
+    def _layer(self, call: Call, module: nn.Module, operands: Any, results: Any, node: Any) -> None:
         own_name = is_operator(module)
         found = None if own_name else find_module(type(module))
+        name = str(module.name) if own_name else str(call.target)
         info = OpCall(
-            str(module.name) if own_name else str(call.target),
+            name,
             type_name(module),
             operands,
             results,
             parameters_of(module),
             registry_name(module) if found is None else found[0].name,
             str(call.target),
-            method_of(module),
+            method_of(name, module),
             _source(node),
         )
         self._write(info, "", node)
@@ -145,7 +142,7 @@ class _PlainCalls:
             {},
             "" if found is None else found[0].name,
             scope,
-            guess if scope and is_functional(self._model.get_submodule(scope)) else "",
+            "",
             _source(node),
         )
         self._write(info, guess, node)

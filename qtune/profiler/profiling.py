@@ -21,7 +21,7 @@ from qtune.hbir.result import watched
 from qtune.profiler.call_writer import CallWriter, ProfileWriter
 from qtune.profiler.graph_calls import watch_graph
 from qtune.profiler.hbir_calls import watch_function
-from qtune.profiler.op_files import OP_INFOS
+from qtune.profiler.op_files import OP_INFOS, StoredOps
 from qtune.profiler.plain_calls import plain_call
 from qtune.profiler.running_info import OpRunningInfoManager
 
@@ -56,9 +56,9 @@ class _Profiler(ABC, Generic[_Profiled]):
         if not self._writer.calls:
             raise AnalysisError(
                 f"{where}: no forward of the model was finished in the with block; call the very "
-                "object that was given to it"
+                "object that was given to it, as in model(data), not model.forward(data)"
             )
-        return OpRunningInfoManager(self.out_dir)
+        return OpRunningInfoManager(self.out_dir, StoredOps(self.out_dir / OP_INFOS))
 
     def __enter__(self) -> Self:
         if self._block is not None:
@@ -110,6 +110,11 @@ class ModelProfiler(_Profiler[nn.Module]):
                 "ModelProfiler: this is TorchScript, whose operators can't be seen; pass the "
                 "Python model that it was made from"
             )
+        if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            raise AnalysisError(
+                "ModelProfiler: this is what torch.compile returned, whose code runs no operators "
+                "one by one; pass the model that was given to torch.compile, and call that"
+            )
         super().__init__(model, out_dir)
 
     def _watching(self, calls: CallContext) -> AbstractContextManager[None]:
@@ -122,6 +127,12 @@ class ModelProfiler(_Profiler[nn.Module]):
             raise AnalysisError(
                 f"ModelProfiler: {type(model).__name__} holds a prepared model at {inner[0]!r}; "
                 f"pass that part itself: model.{inner[0]}"
+            )
+        lazy = [name for name, p in model.named_parameters() if torch.nn.parameter.is_lazy(p)]
+        if lazy:
+            raise AnalysisError(
+                f"ModelProfiler: {lazy[0]} has no shape yet (a lazy module); run the model once "
+                "first"
             )
         return _calls_of(model, calls)
 

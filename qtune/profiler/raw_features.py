@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from qtune.capture.inputs import as_inputs
 from qtune.capture.nodes import map_leaves
+from qtune.capture.restore import restored
 from qtune.dtype import quant_dtype
 from qtune.errors import ArgumentError
 from qtune.nn.float_mode import not_observing
-from qtune.ops.quant.codes import stored_dtype
+from qtune.ops.quant.codes import stored
+from qtune.profiler.observe import own_inputs
 from qtune.profiler.op_info import OpInfo, TensorInfo
 from qtune.profiler.profiling import ModelProfiler
 from qtune.profiler.running_info import tensors_of
@@ -59,13 +61,13 @@ def get_raw_features(
     Source: the X3 plugin's user guide, "statistics". Unlike there, tensors in keyword arguments are
     seen too.
     """
-    inputs = as_inputs(example_inputs, "get_raw_features", ArgumentError)
+    inputs = own_inputs(as_inputs(example_inputs, "get_raw_features", ArgumentError))
     on = None if device is None else torch.device(device)
     args, kwargs = map_leaves((inputs.args, dict(inputs.kwargs)), lambda v: _moved(v, on))
     with tempfile.TemporaryDirectory() as folder:
-        with undisturbed(model, device=on), not_observing(model):
-            with ModelProfiler(model, folder) as profiler:
-                model(*args, **kwargs)
+        profiler = ModelProfiler(model, folder)
+        with restored(model), undisturbed(model, device=on), not_observing(model), profiler:
+            model(*args, **kwargs)
         manager = profiler.get_info_manager
         return [
             feature
@@ -100,7 +102,8 @@ def _codes(tensor: TensorInfo, values: Tensor) -> Tensor:
     scale = torch.tensor(tensor.scale)
     if tensor.is_per_channel:
         scale = scale.reshape(-1, *[1] * (values.dim() - tensor.ch_axis - 1))
-    return (values / scale).round().to(stored_dtype(quant_dtype(tensor.dtype)))
+    codes = (values / scale).round().cpu().numpy()
+    return torch.from_numpy(stored(codes, quant_dtype(tensor.dtype)))
 
 
 def _moved(value: Any, device: torch.device | None) -> Any:

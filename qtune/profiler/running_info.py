@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from qtune.ops.op_types import is_one_of
 from qtune.profiler.histograms import FOLDER, write_histograms
 from qtune.profiler.op_files import stored_ops
 from qtune.profiler.op_info import OpInfo, TensorInfo
-from qtune.profiler.op_types import is_one_of
 from qtune.profiler.statistic import StatisticTable, TensorRow
 from qtune.profiler.tensor_info import leaves
 
@@ -110,9 +110,10 @@ class OpRunningInfoManager(Mapping[str, OpRunningInfo]):
     ``@1`` behind the name.
     """
 
-    def __init__(self, out_dir: str | Path) -> None:
+    def __init__(self, out_dir: str | Path, ops: Mapping[str, OpInfo] | None = None) -> None:
+        """``ops``: default those that an earlier profiler left in ``out_dir``."""
         self.out_dir = Path(out_dir)
-        self._ops = stored_ops(self.out_dir)
+        self._ops = stored_ops(self.out_dir) if ops is None else ops
 
     def __call__(self) -> Self:
         """The manager: ``p.get_info_manager()`` and ``p.get_info_manager`` are the same."""
@@ -142,7 +143,7 @@ class OpRunningInfoManager(Mapping[str, OpRunningInfo]):
         """
         rows = tuple(
             TensorRow(index, info.op_type, info.module, info.source, tensor)
-            for index, info in self._chosen(prefixes, types)
+            for index, info in self.chosen(prefixes, types)
             for tensor in info.tensors
         )
         table = StatisticTable(rows, with_stack)
@@ -163,19 +164,16 @@ class OpRunningInfoManager(Mapping[str, OpRunningInfo]):
         """
         tensors = (
             (info.name.partition(":")[0], tensor, values)
-            for _, info in self._chosen(prefixes, types)
-            for tensor, values in zip(info.tensors, _values(info), strict=True)
+            for _, info in self.chosen(prefixes, types)
+            for tensor, values in tensors_of(info)
         )
         folder = self._folder(out_dir) / FOLDER
         return write_histograms(folder, tensors, force_per_channel=force_per_channel)
 
-    def _folder(self, out_dir: str | Path | None) -> Path:
-        return self.out_dir if out_dir is None else Path(out_dir)
-
-    def _chosen(
+    def chosen(
         self, prefixes: Sequence[str] | None, types: Sequence[Any] | None
     ) -> Iterator[tuple[int, OpInfo]]:
-        """The operators that are wanted, each with its index among all."""
+        """The operators that ``table`` means by these, each with its index among all."""
         prefixes = (prefixes,) if isinstance(prefixes, str) else prefixes
         index = -1
         for info in self._ops.values():
@@ -185,7 +183,11 @@ class OpRunningInfoManager(Mapping[str, OpRunningInfo]):
             if types is None or is_one_of(types, info.op, info.op_type):
                 yield index, info
 
+    def _folder(self, out_dir: str | Path | None) -> Path:
+        return self.out_dir if out_dir is None else Path(out_dir)
 
-def _values(info: OpInfo) -> list[Tensor]:
-    """The tensors of ``info.tensors``, in that order."""
-    return [*leaves(info.input), *info.parameters.values(), *info.output]
+
+def tensors_of(info: OpInfo) -> Iterator[tuple[TensorInfo, Tensor]]:
+    """The tensors of an operator, in numbers and as they are."""
+    values = [*leaves(info.input), *info.parameters.values(), *info.output]
+    return zip(info.tensors, values, strict=True)

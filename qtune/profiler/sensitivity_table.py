@@ -59,6 +59,10 @@ class SensitivityTable:
         ordered = sorted(numbers, key=lambda row: row[index], reverse=descending)
         return self._with(self.columns, nan + ordered + [r for r in self.rows if r[index] is None])
 
+    def arranged(self, places: Sequence[int]) -> SensitivityTable:
+        """A table of the rows at ``places``, in that order."""
+        return self._with(self.columns, [self.rows[place] for place in places])
+
     def with_column(self, name: str, values: Sequence[Any]) -> SensitivityTable:
         """A table with one more column."""
         rows = [[*row, value] for row, value in zip(self.rows, values, strict=True)]

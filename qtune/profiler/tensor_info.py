@@ -35,7 +35,9 @@ class Seen:
         """``port``: the fake-quantize that the values come from; codes tell their own scale."""
         if isinstance(tensor, QTensor):
             return cls(tensor.dequantize(), str(tensor.dtype), tensor.scales, tensor.ch_axis)
-        plain = tensor.detach().as_subclass(Tensor).clone()
+        own = tensor.detach()
+        is_dense = own.layout is torch.strided
+        plain = own.as_subclass(Tensor).clone() if is_dense else own.to_dense()
         if not fake_quantizes(port):
             return cls(plain, str(plain.dtype))
         scales = tuple(port.scale.detach().reshape(-1).tolist())
@@ -50,7 +52,7 @@ class Seen:
         """The tensor in numbers."""
         value = self.value
         shape, facts = tuple(value.shape), (self.scale, self.ch_axis)
-        if value.numel() == 0 or value.is_complex() or value.is_meta or value.is_sparse:
+        if value.numel() == 0 or value.is_complex() or value.is_meta:
             return TensorInfo(attr, self.dtype, shape, *facts)
         low, high = torch.aminmax(value if value.dtype != torch.bool else value.byte())
         wide = value if value.dtype in _WIDE else value.double()

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from qtune.capture.members import find_submodule
@@ -20,6 +19,7 @@ from qtune.ops.gemm.channels import channel_unview
 from qtune.ops.norm.fold import fold_batch_norm
 from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
+from qtune.profiler.histograms import add_histogram, event_writer
 from qtune.profiler.metric import Metric
 from qtune.profiler.similarity_function import SimilarityFunction, similarity
 from qtune.report.files import write_text
@@ -167,15 +167,7 @@ def _folded(weight: Tensor, norm: Any, op: QATOp) -> Tensor:
 
 
 def _write_histograms(folder: Path, pairs: WeightPairs) -> None:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ArgumentError(
-            "compare_weights: with_tensorboard needs the package tensorboard; install it, or leave "
-            "with_tensorboard out"
-        ) from None
-    with SummaryWriter(str(folder)) as writer:
+    with event_writer(folder) as writer:
         for name, pair in pairs.items():
             for side, value in pair.items():
-                if torch.isfinite(value).all() and value.numel():
-                    writer.add_histogram(f"{name}/{side}", value.float().cpu())
+                add_histogram(writer, f"{name}/{side}", value.float().cpu())

@@ -25,8 +25,7 @@ from qtune.capture.mode import RecordingMode
 from qtune.capture.nodes import tensors_in
 from qtune.capture.patches import installed
 from qtune.capture.tape import Tape
-from qtune.errors import QtuneError
-
+from qtune.errors import CaptureError, QtuneError
 
 _EVERY = 2
 """Calls after which tensors that the model has dropped are let go."""
@@ -93,6 +92,8 @@ class _Calls(Calls):
         if self._count % _EVERY == 0:
             tape.ledger.release(self._is_constant)
         tensors = list(tensors_in((args, kwargs)))
+        if any(map(_is_transformed, tensors)):
+            return self._unseen(call, args, kwargs)
         with tape.paused(), torch._C.DisableTorchFunction(), torch.no_grad():
             written = self._written(call, args, kwargs, tensors)
             looked = self._on_call.before(call, args, kwargs)
@@ -102,6 +103,8 @@ class _Calls(Calls):
             value = call.function(*args, **kwargs)
         made = args[0] if call.target == SETITEM else value
         if next(tensors_in(made), None) is None:
+            if type(value).__module__ == "numpy":
+                tape.note(CaptureError(f"{call.name} hands a tensor to code outside of torch"))
             return value
         with tape.paused(), torch._C.DisableTorchFunction(), torch.no_grad():
             changed = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
@@ -110,6 +113,12 @@ class _Calls(Calls):
             node = self._node(call, written, value, tensors, changed)
             self._on_call.after(call, looked, made, node)
         return value
+
+    def _unseen(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A call inside of a torch.func transform: its tensors have no values of their own."""
+        self._tape.note(CaptureError(f"{call.name} runs inside of a torch.func transform"))
+        with self._tape.paused():
+            return call.function(*args, **kwargs)
 
     def _written(self, call: Call, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         if self._tape.problem is not None:
@@ -228,6 +237,10 @@ class _Seeing(RecordingMode):
 
     def _gradient(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         return func(*args, **kwargs)
+
+
+def _is_transformed(tensor: Tensor) -> bool:
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _version(tensor: Tensor) -> int | None:

@@ -13,9 +13,10 @@ from torch import fx, nn
 from qtune.capture.view import without_aside
 from qtune.errors import ArgumentError
 from qtune.nn.eager import eager_facts
-from qtune.nn.prepared import PreparedModel
+from qtune.nn.prepared import FloatOp, PreparedModel
 from qtune.nn.preserved import OfFloatClass
 from qtune.nn.qat import QATOp
+from qtune.nn.qat.kind import is_of
 from qtune.nn.quantized import QuantizedOp
 from qtune.nn.quantized.passing import FusedAway
 from qtune.nn.quantized.preserved import PRESERVE
@@ -35,9 +36,11 @@ GROUP = "group"
 class QuantizedModel(OfFloatClass):
     """The graph of a converted model. ``march`` and ``consistency_level``: of the prepared one.
 
-    ``plans``: with ``fast_mode``, the plans of whole calls.
+    ``float_ops``: what stays float, as of the prepared one. ``plans``: with ``fast_mode``, the
+    plans of whole calls.
     """
 
+    float_ops: tuple[FloatOp, ...] = ()
     march: str = ""
     consistency_level: int | None = None
     plans: WholePlans | None = None
@@ -151,9 +154,11 @@ def set_preserve_qat_mode(
 ) -> None:
     """Keep modules in their QAT form when ``model`` is converted, to find where accuracy goes.
 
-    ``prefixes``: beginnings of module names; ``types``: module classes, both together are one
-    choice or the other; without either every module. ``value=False`` takes the choice back. A
-    fused group is kept if one of its members is (the documents set it on the convolution).
+    ``model``: float or prepared; ``prepare`` takes the choice over. ``prefixes``: beginnings of
+    module names; ``types``: classes, of a prepared model's operators also the float ones; both
+    together are one choice or the other; without either every module. ``value=False`` takes the
+    choice back. A fused group is kept if one of its members is (the documents set it on the
+    convolution).
     """
     prefixes = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
     classes = tuple(types)
@@ -161,14 +166,14 @@ def set_preserve_qat_mode(
     for name, module in model.named_modules():
         hits = {prefix for prefix in prefixes if name == prefix or name.startswith(prefix)}
         found |= hits
-        if hits or isinstance(module, classes) or not (prefixes or classes):
+        if hits or is_of(module, classes) or not (prefixes or classes):
             setattr(module, PRESERVE, value)
     unused = [prefix for prefix in prefixes if prefix not in found]
     if unused:
         raise ArgumentError(
             f"set_preserve_qat_mode: no module's name begins with {', '.join(unused)}"
         )
-    absent = [c for c in classes if not any(isinstance(m, c) for m in model.modules())]
+    absent = [c for c in classes if not any(is_of(m, (c,)) for m in model.modules())]
     if absent:
         raise ArgumentError(
             f"set_preserve_qat_mode: no module is a {', '.join(c.__name__ for c in absent)}; the "
@@ -253,7 +258,7 @@ def _convert_graph(model: PreparedModel, mapping: Mapping[type, type]) -> Quanti
     model.recompile()
     result = QuantizedModel.of(model)
     result.march, result.consistency_level = march, level
-    for name in ("resolution", "float_ops", "unfused"):
+    for name in ("resolution", "unfused"):
         result.__dict__.pop(name, None)
     _install(result, dict(made.values()), groups)
     return result

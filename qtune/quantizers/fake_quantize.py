@@ -211,8 +211,7 @@ class FakeQuantize(Float32Module):
 
     def scale_on(self, dtype: QuantDType) -> torch.Tensor:
         """The float32 [C] scale that :meth:`set_dtype` would give."""
-        scale = self._computed_scale(dtype)
-        return as_power_of_two(scale) if self.power_of_two else scale
+        return self._settled_scale(dtype)
 
     @property
     def is_quantizing(self) -> bool:
@@ -298,11 +297,12 @@ class FakeQuantize(Float32Module):
     def _refresh_scale(self) -> None:
         if self.scale.is_meta:
             return
-        scale = self._computed_scale(self.dtype)
-        if self.power_of_two:
-            scale = as_power_of_two(scale)
-        self._store_scale(scale)
+        self._store_scale(self._settled_scale(self.dtype))
         self.observed.fill_(True)
+
+    def _settled_scale(self, grid: QuantDType) -> torch.Tensor:
+        scale = self._computed_scale(grid)
+        return as_power_of_two(scale) if self.power_of_two else scale
 
     def _computed_scale(self, grid: QuantDType) -> torch.Tensor:
         """The observer's scale on ``grid``, with headroom where there are bounds."""

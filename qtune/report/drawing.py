@@ -32,7 +32,8 @@ class Axis:
         if self.log:
             part = math.log(value / self.low) / math.log(self.high / self.low)
         else:
-            part = (value - self.low) / (self.high - self.low)
+            # halves, so that the largest floats do not overflow
+            part = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
         return self.start + part * (self.end - self.start)
 
     def ticks(self) -> list[float]:
@@ -53,7 +54,6 @@ def axis_of(
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    # halves, so that the largest floats do not overflow
     middle, half = low / 2 + high / 2, high / 2 - low / 2
     if half <= abs(middle) * 1e-12:
         half = abs(middle) * 0.05 or 0.5

@@ -12,7 +12,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-
 DIGITS = 7
 """Significant digits of numbers in tables."""
 MOST_ROWS = 2500
@@ -64,6 +63,14 @@ class Chip:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A file beside the page, by its relative path."""
+
+    text: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """A headed part of a page: text paragraphs, chips, tables, and ready SVG pictures.
 
@@ -79,6 +86,7 @@ class Section:
     sections: Sequence[Section] = field(default_factory=tuple)
     chips: Sequence[Chip] = ()
     collapsed: bool | None = None
+    links: Sequence[Link] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +109,8 @@ def render(
     """Return the page as text.
 
     ``sortable`` adds a small script with which a click on a column head sorts (and again in the
-    other direction), and long tables can be searched; the page is complete without it. Cells without
-    a value stay at the end, NaN counts as the largest.
+    other direction), and long tables can be searched; the page is complete without it. Empty cells
+    stay at the end, NaN counts as the largest.
     """
     template = _environment().get_template("page.html")
     return template.render(

@@ -28,7 +28,7 @@ WIDTH = 900.0
 LEFT, RIGHT, TOP = 74.0, 14.0, 34.0
 HEIGHT = 210.0
 MAX_TICKS = 60
-MAX_DOTS = 300
+MAX_DOTS = 150
 NAME = 34
 """Letters of a name below a curve."""
 BAR_NAME = 44
@@ -115,7 +115,9 @@ def bars(
         canvas.bar(start, here + 3, (end - start, row - 6), color, f"{name}: {value!r}")
         canvas.text(left - 6, here + 12.5, short, anchor="end", hint=name)
         if values[name] is not None:
-            canvas.text(end + 4, here + 12.5, brief(value), size=10)
+            text = "NaN" if math.isnan(value) else brief(value)
+            marked = SOFT if math.isfinite(value) else RED
+            canvas.text(end + 4, here + 12.5, text, size=10, color=marked)
     if limit is not None:
         canvas.line(x.at(limit), top, x.at(limit), height, RED, dashed=True)
     canvas.text(left, height + 30, x_label)

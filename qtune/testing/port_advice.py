@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from qtune.analysis.ablation import OUTPUT, WEIGHT, Port, ports, recorded
+from qtune.analysis.ablation import OUTPUT, WEIGHT, CastPort, Port, all_ports, recorded
 from qtune.analysis.sensitivity import sensitivity_tables
 from qtune.capture.inputs import Inputs
 from qtune.dtype import QuantDType, qint8, qint16
@@ -44,7 +44,12 @@ def port_advice(
     Where clipping costs more than rounding, the range is wrong; else int16 helps, with the lines
     of the templates that bring it about.
     """
-    port = next(port for port in ports(model) if port.name == name)
+    port = next(port for port in all_ports(model) if port.name == name)
+    if isinstance(port, CastPort):
+        return (
+            f"{name} rounds to float16, which has 11 bits: keep {port.op.name} in torch.float32, "
+            "or give it an integer dtype with a scale that fits its range."
+        )
     costs = _costs(model, port, limit, item, output)
     shown = f"(rounding alone {_text(costs.round)}, clipping alone {_text(costs.clip)})"
     badness = limit.metric.badness

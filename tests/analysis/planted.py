@@ -1,6 +1,6 @@
 """A ResNet-20 with one activation that int8 can't hold, although the float function is the same.
 
-22 weight layers, images of 3x32x32 of ten classes: a pattern for each class, under noise. One channel
+22 weight layers; images of 3x32x32 in ten classes, a pattern for each under noise. One channel
 behind ``<block>.relu1`` is 60 times larger, and the next convolution scales it back: that
 fake-quantize loses six bits on every other channel.
 

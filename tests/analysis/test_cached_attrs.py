@@ -240,3 +240,45 @@ def test_an_hbir_module_has_no_attributes(setting: Setting) -> None:
     qa = QuantAnalysis(calib, hbdk4.export(calib, x), "export", out_dir=str(setting.folder / "bc"))
     with pytest.raises(AnalysisError, match="'memory.prev': an HBIR module has no attributes"):
         qa.set_bad_case(x, None, {"memory.prev": x})
+
+
+class Counter(nn.Module):
+    """Gives out its state itself, which it writes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+        self.register_buffer("sum", torch.zeros(1, 2, 4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sum.mul_(0.5).add_(self.conv(x))
+        return self.sum
+
+
+def test_an_output_that_is_the_state_itself_keeps_its_values(tmp_path: Path) -> None:
+    model = Counter().eval()
+    frames = [torch.rand(1, 3, 4, 4) for _ in range(3)]
+    with torch.no_grad():
+        calib = calibrated(model, *frames)
+    for made in (model, calib):
+        made.get_buffer("sum").fill_(0.25)
+    expected = model.conv(frames[0]).detach() + 0.125
+    qa = QuantAnalysis(model, calib, "fake_quant", out_dir=str(tmp_path))
+    report = qa.auto_find_bad_case(frames, num_steps=1, cached_attrs=("sum",))
+    qa.run()
+    last = qa.compare_per_layer().to_pandas().iloc[-1]
+    # float32 sums in another order
+    assert last["base_model_max"] == pytest.approx(float(expected.max()), rel=1e-6)
+    assert last["ATOL"] == report.values[""]["ATOL"][0]
+    goal = {"": {"metric": "ATOL", "threshold": 0.0, "max_tuned_stubs": 3}}
+    (table,) = qa.sensitivity(use_sensitivity_v2=True)[""]
+    by_port = {(row[0], row[2]): row for row in table.rows}
+    weight = by_port["conv", "weight"][table.columns.index("qint8_ATOL")]
+    quantized = calib.get_submodule("conv").weight_fake_quant(model.conv.weight)
+    alone = nn.functional.conv2d(frames[0], quantized - model.conv.weight).abs().max()
+    assert weight == pytest.approx(alone.item(), rel=1e-3)  # float32 sums near 1, differences 1e-3
+    tuned = qa.tune_bad_case(goal)[""][0].column("tuned_cumulative_ATOL")
+    values = [value for value in tuned if value is not None]
+    assert values
+    assert all(value < report.values[""]["ATOL"][0] for value in values)
+    assert float(model.sum.max()) == float(calib.get_buffer("sum").max()) == 0.25

@@ -22,11 +22,49 @@ DATA = [torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)) for i
 GOAL = {"": {"metric": Metric.ATOL, "threshold": 0.0, "max_tuned_stubs": 3}}
 LOOPS: dict[str, Callable[[QuantAnalysis], Any]] = {
     "bad cases": lambda qa: qa.auto_find_bad_case(DATA),
+    "bad cases, dumped": lambda qa: qa.auto_find_bad_case(DATA, dump_in_run=True),
     "run": lambda qa: qa.run(),
     "sensitivity": lambda qa: qa.sensitivity(),
     "sensitivity v2": lambda qa: qa.sensitivity(use_sensitivity_v2=True),
     "tune": lambda qa: qa.tune_bad_case(GOAL),
 }
+AFTER_A_RUN: dict[str, Callable[[QuantAnalysis], Any]] = {
+    "compare": lambda qa: qa.compare_per_layer(),
+    "old style": lambda qa: old_style(qa),
+}
+OTHERS: dict[str, Callable[[QuantAnalysis], Any]] = {
+    "set": lambda qa: qa.set_bad_case(DATA[1]),
+    "load": lambda qa: qa.load_bad_case(),
+    "save": lambda qa: qa.save_bad_case(),
+    "names": lambda qa: qa.output_names(),
+    "clean": lambda qa: qa.clean(),
+    "profiles": lambda qa: profiles(qa),
+}
+
+
+def old_style(qa: QuantAnalysis) -> Any:
+    qa.save_bad_case()
+    return qa.compare_per_layer(), qa.sensitivity()
+
+
+def profiles(qa: QuantAnalysis) -> None:
+    folders = [str(qa.out_dir / "op_infos" / side) for side in ("baseline", "analysis")]
+    qa.set_model_profiler_dir(folders[0], folders[1])
+    qa.compare_per_layer()
+
+
+def test_every_public_method_is_here() -> None:
+    """A new method has to be added to one of the tables above."""
+    tested = {**LOOPS, **AFTER_A_RUN, **OTHERS}.values()
+    used = {name for call in tested for name in called_names(call)}
+    public = {n for n, v in vars(QuantAnalysis).items() if callable(v) and not n.startswith("_")}
+    assert public <= used
+
+
+def called_names(call: Callable[..., Any]) -> set[str]:
+    found = set(call.__code__.co_names)
+    helpers = [globals()[name] for name in found if name in ("old_style", "profiles")]
+    return found.union(*(helper.__code__.co_names for helper in helpers))
 
 
 class Setting:
@@ -38,6 +76,7 @@ class Setting:
         self.qa = QuantAnalysis(self.model, self.calib, "fake_quant", out_dir=str(folder))
         self.qa.auto_find_bad_case(DATA)
         self.qa.sensitivity(use_sensitivity_v2=True)
+        self.qa.run()
         self.operators = [m for m in self.calib.modules() if isinstance(m, QATOp)]
         set_fake_quantize(self.operators[1].train(), FakeQuantState.QAT)
         for parameter in self.calib.parameters():
@@ -55,7 +94,7 @@ class Setting:
         handle = at.register_forward_hook(hook)
         before = fingerprint(self.model), fingerprint(self.calib)
         try:
-            LOOPS[loop](self.qa)
+            (LOOPS | AFTER_A_RUN)[loop](self.qa)
         except KeyboardInterrupt:
             return True
         finally:
@@ -79,30 +118,53 @@ def test_at_any_operator_the_models_are_left_as_they_were(setting: Setting, loop
     assert sum(ended) >= len(setting.operators)
 
 
+@pytest.mark.parametrize("loop", AFTER_A_RUN)
+def test_behind_a_run_too(setting: Setting, loop: str) -> None:
+    ended = [setting.interrupted(loop, at=op, call=1) for op in setting.operators]
+    assert any(ended)
+
+
+@pytest.mark.parametrize("name", LOOPS | AFTER_A_RUN | OTHERS)
+def test_after_success_the_models_are_as_before(setting: Setting, name: str) -> None:
+    before = fingerprint(setting.model), fingerprint(setting.calib)
+    (LOOPS | AFTER_A_RUN | OTHERS)[name](setting.qa)
+    assert_same(before[0], setting.model)
+    assert_same(before[1], setting.calib)
+
+
 @pytest.mark.parametrize("loop", ["bad cases", "run"])
 def test_in_the_float_model_too(setting: Setting, loop: str) -> None:
     assert setting.interrupted(loop, at=setting.model.conv, call=1)
 
 
-def stopping(after: int) -> Iterator[Tensor]:
+ENDS = [KeyboardInterrupt, ValueError]
+
+
+def stopping(after: int, error: type[BaseException]) -> Iterator[Tensor]:
     yield from DATA[:after]
     torch.rand(1)
-    raise KeyboardInterrupt
+    raise error
 
 
-def test_in_the_data_the_earlier_search_stays(setting: Setting) -> None:
+@pytest.mark.parametrize("dump", [False, True])
+@pytest.mark.parametrize("error", ENDS)
+def test_in_the_data_the_earlier_search_stays(
+    setting: Setting, error: type[BaseException], dump: bool
+) -> None:
     before = fingerprint(setting.model), fingerprint(setting.calib)
     report = setting.qa.badcase_report
-    with pytest.raises(KeyboardInterrupt):
-        setting.qa.auto_find_bad_case(stopping(2))
+    written = {p: p.read_bytes() for p in setting.qa.out_dir.rglob("*") if p.is_file()}
+    with pytest.raises(error):
+        setting.qa.auto_find_bad_case(stopping(2, error), dump_in_run=dump)
     assert_same(before[0], setting.model)
     assert_same(before[1], setting.calib)
     assert setting.qa.badcase_report is report
+    assert {p: p.read_bytes() for p in setting.qa.out_dir.rglob("*") if p.is_file()} == written
 
 
-@pytest.mark.parametrize("loop", ["bad cases", "sensitivity", "sensitivity v2", "tune"])
-@pytest.mark.parametrize("call", [1, 3])
-def test_in_a_metric(setting: Setting, loop: str, call: int) -> None:
+@pytest.mark.parametrize("loop", ["bad cases", "compare", "sensitivity", "sensitivity v2", "tune"])
+@pytest.mark.parametrize(("call", "error"), [(1, KeyboardInterrupt), (3, ValueError)])
+def test_in_a_metric(setting: Setting, loop: str, call: int, error: type[BaseException]) -> None:
     calls: list[int] = []
 
     @Metric.register("stopping", False, "pertensor")
@@ -110,12 +172,13 @@ def test_in_a_metric(setting: Setting, loop: str, call: int) -> None:
         calls.append(1)
         torch.rand(1)
         if len(calls) == call:
-            raise KeyboardInterrupt
+            raise error
         return (a - b).abs().max()
 
     goal = {"": {**GOAL[""], "metric": "stopping"}}
     loops: dict[str, Callable[[], Any]] = {
         "bad cases": lambda: qa.auto_find_bad_case(DATA),
+        "compare": lambda: qa.compare_per_layer(),
         "sensitivity": lambda: qa.sensitivity("stopping"),
         "sensitivity v2": lambda: qa.sensitivity("stopping", use_sensitivity_v2=True),
         "tune": lambda: qa.tune_bad_case(goal),
@@ -131,8 +194,10 @@ def test_in_a_metric(setting: Setting, loop: str, call: int) -> None:
         qa.load_bad_case()
         if loop.startswith("sensitivity"):
             qa.set_bad_case(DATA[0])
+        elif loop == "compare":
+            qa.run()
         before = fingerprint(setting.model), fingerprint(setting.calib)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(error):
             loops[loop]()
     finally:
         Metric.unregister("stopping")

@@ -94,7 +94,7 @@ def test_a_loss_goes_through_the_whole_session(name: str, tmp_path: Path) -> Non
     assert len(old["all"]) == len(tables["all"][0])
     goal = {"metric": metric, "threshold": 0.0, "max_tuned_stubs": 2}
     tuned = qa.tune_bad_case({"all": goal})
-    assert 1 <= len(tuned.ports)
+    assert tuned.ports
     fresh = prepare(net, batches[0], tuned)
     wide = {(p.op.name, p.kind) for p in ports(fresh) if p.fake_quantize.dtype == qint16}
     assert wide == set(tuned.ports)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qtune.analysis.outputs import pairs, scores
+from qtune.analysis.outputs import SHARED_FROM, OutputPair, pairs, scores
 from qtune.errors import AnalysisError
 from qtune.profiler.metric import Metric
 
@@ -53,3 +53,68 @@ def test_post_process_is_applied_to_both_sides() -> None:
 def test_empty_outputs_are_not_available() -> None:
     """A06."""
     assert scores(Metric.ATOL, A[:0], B[:0]) == {"": None}
+
+
+NAMES = ("L1", "COSINE", "ATOL", "MSE", "SQNR", "RTOL", "KL")
+
+
+def odd(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    a = torch.randn(2, 3, SHARED_FROM // 3 + 1, generator=generator)
+    b = a + 0.01 * torch.randn(a.shape, generator=generator)
+    if kind == "zero":
+        a = torch.zeros_like(a)
+    elif kind == "equal":
+        b = a.clone()
+    elif kind in ("inf", "nan"):
+        b[0, 1, 7] = float(kind)
+    elif kind == "complex":
+        a, b = torch.complex(a, b), torch.complex(b, a)
+    elif kind == "small":
+        a, b = a[..., :5], b[..., :5]
+    elif kind == "empty":
+        a, b = a[..., :0], b[..., :0]
+    return a, b
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", "zero", "equal", "inf", "nan", "complex", "small", "empty"]
+)
+def test_metrics_of_one_pass_are_those_of_each_alone(kind: str) -> None:
+    a, b = odd(kind)
+    metrics = [Metric.get_metric(name) for name in NAMES]
+    found = OutputPair(a, b).all_scores(metrics)
+    for metric in metrics:
+        value, alone = found[metric.name][""], metric(a, b)
+        # float64 sums in another order
+        assert value == alone or value == pytest.approx(alone, rel=1e-12, nan_ok=True)
+
+
+def test_post_process_runs_once_on_each_side() -> None:
+    seen: list[float] = []
+
+    def double_in_place(x: torch.Tensor) -> torch.Tensor:
+        seen.append(float(x[0]))
+        return x.mul_(2)
+
+    found = OutputPair(A.clone(), B.clone(), double_in_place).all_scores([Metric.ATOL, Metric.L1])
+    assert seen == [0.0, 1.0]
+    assert found == {"ATOL": {"": 2.0}, "L1": {"": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        (torch.tensor([1, 2, 3, 4]), torch.tensor([1, 0, 3, 0]), 0.5),
+        (torch.tensor([True, False]), torch.tensor([True, False]), 1.0),
+        (torch.tensor([1]), torch.tensor([1, 2]), 0.0),
+        (torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), None),
+    ],
+)
+def test_integer_and_bool_outputs_match_exactly_or_not(
+    left: torch.Tensor, right: torch.Tensor, expected: float | None
+) -> None:
+    """A16."""
+    outputs = OutputPair({"x": A, "ids": left}, {"x": B, "ids": right})
+    assert outputs.exact_match() == {"ids": expected}
+    assert outputs.scores(Metric.ATOL) == {"x": 1.0}

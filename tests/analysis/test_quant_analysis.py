@@ -115,7 +115,7 @@ def test_the_comparison_is_the_same_in_csv_txt_and_html(setting: Setting) -> Non
 
 def test_op_infos_load_safely_in_a_new_process(setting: Setting) -> None:
     qa = setting.analysis()
-    qa.set_bad_case(setting.data[0])
+    qa.auto_find_bad_case(setting.data[:1])
     qa.run()
     files = sorted((qa.out_dir / "op_infos" / "analysis").glob("*.opinfo"))
     info = torch.load(files[1])

@@ -91,6 +91,10 @@ def test_the_share_of_flops_is_of_the_whole_model_also_with_a_filter() -> None:
     whole = one_table(model, x)["conv weight"]["flops"]
     assert one_table(model, x, prefixes=("conv",))["conv weight"]["flops"] == whole
     assert whole.startswith(f"{8 * 8 * 9 * 64}(")
+    flops = {name: row["flops"] for name, row in one_table(model, x).items()}
+    assert flops["_generated_add_0 output"] == "0(0%)"
+    shares = {name.split()[0]: float(f[f.index("(") + 1 : -2]) for name, f in flops.items()}
+    assert sum(shares.values()) == pytest.approx(100, abs=0.02)  # two decimals each
 
 
 @pytest.mark.parametrize("metric", ["ATOL", "COSINE", "SQNR"])
@@ -164,6 +168,10 @@ def test_output_names_select_and_unknown_ones_are_refused() -> None:
         model, as_inputs(args), Metric.ATOL, "0", output_names=("boxes",), shown=False
     )
     assert list(only) == ["boxes"]
+    alone = sensitivity_tables(
+        model, as_inputs(args), Metric.ATOL, "0", output_names="boxes", shown=False
+    )
+    assert alone["boxes"].rows == only["boxes"].rows
     with pytest.raises(AnalysisError, match=r"no output named \['nope'\]; this model has: \['aux"):
         sensitivity_tables(model, as_inputs(args), Metric.ATOL, "0", output_names=("nope",))
 

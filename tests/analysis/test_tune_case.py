@@ -254,3 +254,42 @@ def test_a_prefix_that_no_operator_has_is_an_error(setting: Any) -> None:
     model, table, score = setting
     with pytest.raises(AnalysisError, match=r"'heads': no operator's name begins so; close: head"):
         tune_case(model, table, TuneGoal(Metric.ATOL, 0.0, 1), score, Skip({"heads": ("output",)}))
+
+
+def table_of(*entries: tuple[str, str]) -> SensitivityTable:
+    """A ranking, the first entry first."""
+    columns = ["op_name", "op_type", "fake_stub_type", "dtype", "flops", "qint8-qint16_ATOL"]
+    rows = [
+        [name, "", port, "qint8", "", float(len(entries) - place)]
+        for place, (name, port) in enumerate(entries)
+    ]
+    return SensitivityTable(columns, rows, "ATOL", False, "", "0")
+
+
+@pytest.fixture
+def with_function() -> PreparedModel:
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sigmoid(), nn.Conv2d(4, 4, 1), nn.Sigmoid())
+    return calibrated(net.eval(), torch.rand(2, 3, 4, 4))
+
+
+def test_what_makes_the_operand_of_a_function_is_raised_with_it(
+    with_function: PreparedModel,
+) -> None:
+    """A look-up table with an int16 result takes an int16 operand."""
+    entries = ("0", "output"), ("0", "weight"), ("1", "output"), ("2", "weight")
+    scores = iter([4.0, 5.0, 5.0, 2.0, 1.0])
+    goal = TuneGoal(Metric.ATOL, 0.0, 3)
+    result = tune_case(with_function, table_of(*entries), goal, lambda: next(scores))
+    rows = [(r["op_name"], r["fake_stub_type"]) for r in result.table.records()]
+    assert rows == [("0", "weight"), ("1", "output"), ("0", "output"), ("2", "weight")]
+    assert result.table.column("tuned_cumulative_ATOL") == [None, 2.0, 2.0, 1.0]
+    assert result.skipped == {}
+
+
+def test_what_comes_along_counts_and_may_be_forbidden(with_function: PreparedModel) -> None:
+    table = table_of(("1", "output"), ("0", "output"))
+    few = tune_case(with_function, table, TuneGoal(Metric.ATOL, 0.0, 1), lambda: 1.0)
+    assert few.skipped == {"1 output": "max_tuned_stubs: 0 output would come with it"}
+    goal, kept = TuneGoal(Metric.ATOL, 0.0, 5), Skip({"0": ("output",)})
+    skipping = tune_case(with_function, table, goal, lambda: 1.0, kept)
+    assert skipping.skipped["1 output"] == "0 output comes with it: skip_prefix '0'"

@@ -12,16 +12,20 @@ from torch import Tensor, nn
 from qtune.errors import ArgumentError
 from qtune.nn import qat
 from qtune.quantization import (
+    FakeQuantState,
     FloatFunctional,
+    convert_fx,
     fuse_modules,
     prepare_qat,
     prepare_qat_fx,
+    set_fake_quantize,
 )
 from qtune.utils.quant_profiler import (
     check_deploy_device,
     check_qconfig,
     check_unfused_operations,
     get_module_called_count,
+    set_preserve_qat_mode,
 )
 
 X = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -117,6 +121,55 @@ def test_devices_of_a_model_without_cpu_operators(tmp_path: Path, capsys: Any) -
     shown = capsys.readouterr().out
     assert shown.splitlines()[0].split() == ["name", "deploy", "device", "type"]
     assert (tmp_path / "deploy_device.txt").read_text() == shown
+
+
+class Hybrid(nn.Module):
+    """Three convolutions, of which the middle one stays float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Conv2d(3, 3, 1) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x)))
+
+
+def test_devices_of_a_converted_model_are_those_of_the_prepared_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    parts = {"module_name": ["middle"]}
+    model = prepare_qat_fx(Hybrid().eval(), hybrid=True, hybrid_dict=parts)
+    set_fake_quantize(model.eval(), FakeQuantState.CALIBRATION)
+    model(X)
+    set_fake_quantize(model, FakeQuantState.VALIDATION)
+    before = check_deploy_device(model, print_tabulate=False)
+    assert (tmp_path / "deploy_device.txt").exists()
+    assert {name for name, what in before.items() if what[0] == "BPU"} == {"first", "last"}
+    assert check_deploy_device(convert_fx(model), print_tabulate=False) == before
+    set_preserve_qat_mode(model, ("first",))
+    kept = check_deploy_device(convert_fx(model), print_tabulate=False)
+    assert kept["first"] == ("CPU", "module")
+
+
+def test_called_counts_of_a_converted_model() -> None:
+    model = prepare_qat_fx(Net().eval())
+    set_fake_quantize(model.eval(), FakeQuantState.CALIBRATION)
+    model(X)
+    set_fake_quantize(model, FakeQuantState.VALIDATION)
+    counts = get_module_called_count(convert_fx(model), X, print_tabulate=False)
+    assert counts["shared"] == 2
+    assert counts["relu"] == counts["add"] == 1
+    assert not [name for name in counts if "members" in name]
+    assert "conv" not in counts  # the add computes it
+
+
+def test_types_of_check_qconfig_may_be_float_classes(tmp_path: Path) -> None:
+    model = prepare_qat_fx(Net().eval())
+    check_qconfig(model, X, types=(nn.Conv2d,), out_dir=tmp_path)
+    outputs = (tmp_path / "qconfig_info.txt").read_text().split("\n\n")[0]
+    names = {line.split("|")[1].strip() for line in outputs.splitlines()[4:-1]}
+    assert names == {"shared", "shared(1)", "conv"}
 
 
 @pytest.mark.parametrize(

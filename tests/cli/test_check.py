@@ -103,10 +103,13 @@ def test_odd_configurations_are_a_finding(run: Run) -> None:
 
 def test_files_are_written_whole_and_named(run: Run, folder: Path) -> None:
     done = run(*call("check", "nets:make", "--json", "--out-dir", "out"))
-    assert done.json["files"] == ["out/model_check_result.txt", "out/march_check.json"]
+    names = ["out/model_check_result.txt", "out/march_check.json", "out/qtune_check.json"]
+    assert done.json["files"] == names
+    assert json.loads(Path(names[2]).read_text()) == done.json
     assert sorted(p.name for p in (folder / "out").iterdir()) == [
         "march_check.json",
         "model_check_result.txt",
+        "qtune_check.json",
     ]
     assert "Each layer out qconfig:" in (folder / "out" / "model_check_result.txt").read_text()
     content = json.loads((folder / "out" / "march_check.json").read_text())

@@ -97,7 +97,7 @@ def test_two_bc_files(run: Run, folder: Path) -> None:
     assert (done.json["march"], done.json["result"]["outputs"][0]["cases"]) == ("nash-e", 2)
     assert run(*words, "--march", "nash-m").status == 2
     assert run(*words, "--int16", "conv1").err.endswith(
-        "--int16: two .bc files are quantized already\n"
+        "--int16: a .bc file is quantized already\n"
     )
     assert run("compare", "qat.bc", "--data", "x.pt").status == 2
     assert run("compare", "nets:make", "other:make", "--data", "x.pt").status == 2
@@ -109,7 +109,6 @@ def test_int16_raises_the_named_operator(run: Run) -> None:
     high = run(*words, "--int16", "relu1").json["result"]["operators"][0]
     assert (low["dtype"], high["dtype"]) == ("qint8", "qint16")
     assert high["qscale"] < low["qscale"] / 200
-    assert high["op_error_ATOL"] < low["op_error_ATOL"] / 20
 
 
 def test_a_loss_is_a_metric_for_this_run_only(run: Run) -> None:

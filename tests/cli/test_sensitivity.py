@@ -36,10 +36,14 @@ def test_gradients_need_a_loss(run: Run) -> None:
     done = run(*words, "--loss", "nets:squared", "--json")
     assert done.json["metric"] == "squared"
     assert done.json["result"]["tables"][0]["output"] == "all"
-    assert done.json["result"]["tables"][0]["rows"][0]["op_name"] == "relu1"
-    assert run(*words, "--loss", "nets:squared", "--max", "0").status == 1
-    assert run(*words, "--loss", "nets:squared", "--max", "1e9").status == 0
-    assert run(*words, "--loss", "nets:squared", "--max-gain", "1").status == 2
+    scores = [row["GRAD_X_ERROR"] for row in done.json["result"]["tables"][0]["rows"]]
+    assert len(scores) == 7
+    assert scores == sorted(scores, reverse=True)
+    words = (*words, "--loss", "nets:squared", "--json")
+    failed = run(*words, "--max", repr(scores[1]))
+    assert (failed.status, failed.json["gates"][0]["value"]) == (1, scores[0])
+    assert run(*words, "--max", repr(scores[0])).status == 0
+    assert "--max-gain: grad_x_error gives one score" in run(*words, "--max-gain", "1").err
 
 
 @pytest.mark.parametrize("option", ["--max", "--max-gain"])

@@ -20,17 +20,22 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples
 JOINED = [
     ROOT / "docs" / name
     for name in (
+        "analysis.md",
         "bpu.md",
         "capture.md",
+        "checks.md",
         "compiler.md",
         "deploy.md",
         "eager-and-fx.md",
         "fake_quantizers.md",
         "getting-started.md",
         "observers.md",
+        "older-tools.md",
         "onnx.md",
+        "profiler.md",
         "qconfig.md",
         "training.md",
+        "tuning.md",
     )
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)

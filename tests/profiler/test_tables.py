@@ -51,6 +51,46 @@ def test_a_table_writes_txt_csv_and_pt(tmp_path: Path) -> None:
     assert table.records()[0] == {"op_name": "a", "qint8_ATOL": 1.0, "more": 1}
 
 
+def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
+    table = SensitivityTable(
+        ["op_name", "fake_stub_type", "qint8_L1"],
+        [["a", "output", 0.1], ["b", "weight", None], ["c", "input-0", math.inf]],
+        "L1",
+        False,
+        "aux-0",
+        "worst",
+    )
+    table.save(tmp_path / "t.pt")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "t.pt", "t.txt"]
+    for path in (tmp_path / "t.pt", tmp_path / "t", str(tmp_path / "t.csv")):
+        assert SensitivityTable.load(path) == table
+    assert torch.load(tmp_path / "t.pt") == table
+    assert SensitivityTable(**table.to_dict()) == table
+    assert (tmp_path / "t.txt").read_text() == f"{table}\n"
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="use_sensitivity_v2=True"):
+        SensitivityTable.load(tmp_path / "none.pt")
+    torch.save([["a", "output"]], tmp_path / "old.pt")
+    with pytest.raises(ArgumentError, match="holds a list, not a sensitivity table"):
+        SensitivityTable.load(tmp_path / "old.pt")
+
+
+def test_texts_sort_too_and_nothing_stays_last() -> None:
+    names = SensitivityTable(["n"], [["b"], [None], ["c"], ["a"]], "L1", False, "", "0")
+    assert names.sort_by_column("n", descending=False).column("n") == ["a", "b", "c", None]
+    mixed = SensitivityTable(["n"], [["b"], [1.0]], "L1", False, "", "0")
+    with pytest.raises(ArgumentError, match="holds numbers and texts"):
+        mixed.sort_by_column("n")
+
+
+def test_infinite_values_have_their_place() -> None:
+    rows = [[1.0], [math.inf], [None], [-math.inf], [math.nan]]
+    table = SensitivityTable(["v"], rows, "L1", False, "", "0").sort_by_column("v")
+    assert str(table.column("v")) == "[nan, inf, 1.0, -inf, None]"
+
+
 def test_the_worst_case_follows_the_metric_and_ties_the_order() -> None:
     assert REPORT.worst(Metric.ATOL) == 1  # 0.5 twice: the earlier one
     assert REPORT.worst(Metric.SQNR) == 2

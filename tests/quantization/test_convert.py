@@ -366,6 +366,21 @@ def test_preserved_modules_stay_in_qat_form_between_integer_ones() -> None:
     assert not any(isinstance(m, PreservedOp) for m in convert(prepared).modules())
 
 
+def test_the_choice_may_be_made_on_the_float_model_and_by_float_classes() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    set_preserve_qat_mode(net, ["0"])
+    prepared = prep(net.eval(), X)
+    calib(prepared, [X])
+    kept = convert(prepared)
+    assert isinstance(kept.get_submodule("2"), PreservedOp)
+    assert isinstance(kept.get_submodule("3"), QuantizedOp)
+    set_preserve_qat_mode(prepared, value=False)
+    assert not any(isinstance(m, PreservedOp) for m in convert(prepared).modules())
+    set_preserve_qat_mode(prepared, types=(nn.Conv2d,))
+    both = convert(prepared)
+    assert all(isinstance(both.get_submodule(name), PreservedOp) for name in ("2", "3"))
+
+
 def test_convert_is_what_qat_training_ends_with() -> None:
     prepared = prepare(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), X)
     prepared.train()

@@ -349,3 +349,18 @@ def test_options_that_the_observer_does_not_have_are_refused():
         FakeQuantize(stride=2)
     with pytest.raises(ArgumentError, match="expected an observer class"):
         FakeQuantize(observer="min_max")
+
+
+@pytest.mark.parametrize("options", [{}, {"bounds": True}, {"power_of_two": True}])
+def test_scale_on_another_grid_is_the_one_that_set_dtype_gives(options):
+    fq = FakeQuantize()
+    if "bounds" in options:
+        fq.bounds = (0.0, 1.0)
+    set_fake_quantize(fq, FakeQuantState.CALIBRATION)
+    fq(torch.tensor([0.1, 0.3]))
+    if "power_of_two" in options:
+        fq.use_power_of_two()
+    expected = fq.scale_on(qint16)
+    assert torch.equal(fq.scale_on(fq.dtype), fq.scale)
+    fq.set_dtype(qint16)
+    assert torch.equal(fq.scale, expected)

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qtune.report.page import Chip, Section, Table, Tile, render
+from qtune.report.page import Chip, Section, Table, Tile, cell_text, render
 
 EVIL = "<script>alert('x')</script> & \"quoted\" 'single'"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -101,3 +101,30 @@ def test_numbers_are_printed_as_in_the_documents_and_aligned() -> None:
 def test_missing_column_is_an_error_not_an_empty_cell() -> None:
     with pytest.raises(Exception, match="no attribute 'v'"):
         render("t", [Section("s", tables=[Table(("v",), [{"w": 1}])])])
+
+
+def test_cells_have_seven_significant_digits() -> None:
+    numbers = [0.5, 1234.56789, 1.5e-9, 12345678901.0, 0.0, -0.25]
+    assert [cell_text(v) for v in numbers] == [
+        "0.5000000",
+        "1234.568",
+        "1.500000e-09",
+        "1.234568e+10",
+        "0",
+        "-0.2500000",
+    ]
+    assert [cell_text(v) for v in (None, 3, True, "x")] == ["", "3", "True", "x"]
+
+
+def test_nan_and_infinities_are_marked() -> None:
+    rows = [{"v": float("nan")}, {"v": float("-inf")}]
+    html = render("t", [Section("s", tables=[Table(("v",), rows, numeric=("v",))])])
+    assert '<b class="odd">NaN</b>' in html
+    assert '<b class="odd">-inf</b>' in html
+
+
+def test_a_table_that_is_too_long_is_cut_and_says_so() -> None:
+    rows = [{"v": i} for i in range(30)]
+    page = checked(render("t", [Section("s", tables=[Table(("v",), rows, caption="c", most=10)])]))
+    assert page.tags.count("tr") == 11
+    assert "c (the first 10 of 30 rows; the text files have all)" in page.text

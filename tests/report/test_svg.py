@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from qtune.report.svg import RED, bars, curve, histogram
+from qtune.report.drawing import axis_of, shortened
+from qtune.report.svg import RED, bars, curve, falloff, histogram, holders
 
 ODD = [1.0, None, math.nan, math.inf, -math.inf, 0.0]
 
@@ -26,6 +27,11 @@ PICTURES = [
     lambda: bars({}),
     lambda: histogram([math.nan, 1.0, 2.0]),
     lambda: histogram([]),
+    lambda: histogram([1.0, 1.0], marks={"50 %": 1.0, "99 %": 1.0}),
+    lambda: histogram([1e308, -1e308]),
+    lambda: falloff([math.inf, math.nan, 1.0, 1e-300, 0.0, -1.0, None], list("abcdefg")),
+    lambda: falloff([], []),
+    lambda: curve({"a": [1e308, -1e308, 1e-320]}, ["x", "y", "z"]),
 ]
 
 
@@ -72,3 +78,47 @@ def test_a_far_limit_is_named_instead_of_drawn() -> None:
 
 def test_bad_layers_are_marked_on_the_curve() -> None:
     assert RED in curve({"a": [1.0, 2.0]}, ["x", "y"], bad={"y"})
+
+
+def test_nan_and_infinities_stand_out_on_a_curve() -> None:
+    svg = curve({"ATOL": [1.0, math.nan, math.inf, 2.0]}, ["a", "b", "c", "d"])
+    assert "b: nan" in svg
+    assert "c: inf" in svg
+    assert svg.count(RED) == 2
+    assert svg.count("<polyline") == 2  # a gap, no line through what is not there
+
+
+def test_points_and_bars_say_their_value() -> None:
+    assert "<title>conv: 0.12345678</title>" in curve({"a": [0.12345678, 1.0]}, ["conv", "b"])
+    assert "<title>conv: 0.12345678</title>" in bars({"conv": 0.12345678})
+
+
+def test_long_names_are_shortened_in_the_middle_and_whole_on_hovering() -> None:
+    name = "backbone.stages.3.blocks.17.attention.relative_position_bias.projection weight"
+    svg = bars({name: 1.0})
+    assert shortened(name, 44) in texts(svg)
+    assert f"<title>{name}</title>" in svg
+    assert shortened(name, 44).endswith("projection weight")
+    assert len(shortened(name, 44)) == 44
+
+
+def test_a_curve_of_thousands_stays_small() -> None:
+    labels = [f"backbone.layer{i}.conv" for i in range(5000)]
+    assert len(curve({"a": [float(i) for i in range(5000)]}, labels)) < 200_000
+
+
+def test_how_many_hold_a_share_of_the_sum() -> None:
+    assert holders([8.0, 1.0, 0.5, 0.5], 0.9) == 2
+    assert holders([1.0], 0.99) == 1
+    assert holders([], 0.9) == 0
+    assert "the first 2 hold 90% of the sum" in texts(falloff([8.0, 1.0, 0.5, 0.5], list("abcd")))
+
+
+def test_axes_have_round_numbers() -> None:
+    assert axis_of([0.0, 0.97], 0, 100, zero=True).ticks() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
+    assert axis_of([0.0013, 40.0], 0, 100, log=True).ticks() == pytest.approx(
+        [0.001, 0.01, 0.1, 1.0, 10.0]
+    )
+    axis = axis_of([0.0, 10.0], 0, 100)
+    assert (axis.at(5.0), axis.at(-1.0), axis.at(11.0)) == (50, 0, 100)
+    assert not axis_of([0.0, 1.0], 0, 100, log=True).log  # zero has no place on it

@@ -14,8 +14,9 @@ from qtune import qint8, qint16
 from qtune.analysis.ablation import ports
 from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError, ArgumentError
+from qtune.march import march
 from qtune.profiler.metric import Metric
-from qtune.quantization import get_qconfig
+from qtune.quantization import auto_calibrate, get_qconfig, prepare
 from qtune.quantization import qconfig_setter as qs
 from qtune.testing import Stages, assert_sensitivity_below
 from qtune.testing.limits import Limit
@@ -225,3 +226,18 @@ def advice_for(stages: Stages, name: str) -> str:
     metric = Metric.get_metric("ATOL")
     limit = Limit("ATOL", metric, 1e-9)
     return port_advice(stages.calib, name, limit, Inputs(nets.batches()[0]), None)
+
+
+def test_a_cast_to_float16_is_judged_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QTUNE_RUN_DIR", "")
+    x = torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    setter = qs.QconfigSetter(get_qconfig(), [qs.ModuleNameTemplate({"2": torch.float16})])
+    with march("nash-p"):
+        calib = auto_calibrate(prepare(model, x, setter), [x])
+    result = assert_sensitivity_below(calib, x, metric="ATOL", limit=1.0)
+    (cast,) = [layer for layer in result.layers if layer.name == "2 output"]
+    assert cast.dtype == "torch.float16"
+    assert cast.value > 0
+    limit = Limit("ATOL", Metric.ATOL, 1e-9)
+    assert "keep 2 in torch.float32" in port_advice(calib, "2 output", limit, Inputs(x), None)

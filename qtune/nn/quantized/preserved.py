@@ -63,5 +63,18 @@ def is_preserved(ops: Iterable[nn.Module]) -> bool:
     return any(getattr(op, PRESERVE, False) for op in ops)
 
 
+def chosen_paths(model: nn.Module) -> list[str]:
+    """Paths of the modules that are chosen; what lies inside of them is chosen with them."""
+    return [path for path, module in model.named_modules() if getattr(module, PRESERVE, False)]
+
+
+def choose(prepared: nn.Module, paths: Iterable[str]) -> None:
+    """Choose the operators of a prepared model that stand for the modules at ``paths``."""
+    starts = [path and f"{path}." for path in paths]
+    for path, module in prepared.named_modules():
+        if isinstance(module, QATOp) and any(f"{path}.".startswith(start) for start in starts):
+            setattr(module, PRESERVE, True)
+
+
 PRESERVE = "preserve_qat_mode"
 """Attribute of modules that ``set_preserve_qat_mode`` chose."""
