@@ -142,7 +142,7 @@ def memory(folder: str) -> None:
     command = [sys.executable, __file__, "--peak", folder]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=settings)
     plain, seen = (int(line) / LARGEST for line in done.stdout.split())
-    print(f"memory, MobileNetV2 224, in its largest activation: both models {plain:.2f}, run {seen:.2f}")
+    print(f"memory of MobileNetV2 224, in largest activations: models {plain:.2f}, run {seen:.2f}")
 
 
 def peaks(folder: str) -> None:

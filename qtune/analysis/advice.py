@@ -23,8 +23,8 @@ from qtune.profiler.record import OpRecord
 COARSE_STEP = 1.0
 """A step larger than this leaves whole units between two codes: the range is too large."""
 CLAMP_NOISE = 0.01
-"""Clipping that costs more than this share of the signal's energy is a clamp error: 20 dB, more than
-rounding to int8 costs. Other data than that of the calibration is a little wider always."""
+"""Clipping that costs more than this share of the signal's energy is a clamp error: 20 dB, more
+than rounding to int8 costs. Other data than that of the calibration is a little wider always."""
 NARROW_RATIO = 1.5
 """So is a value this many times beyond the range: the analysed result is clearly narrower."""
 WIDE_RATIO = 4.0

@@ -14,6 +14,7 @@ import torch
 
 from qtune.analysis.advice import Judged, advise, non_finite
 from qtune.analysis.op_error import OpError
+from qtune.analysis.selection import as_names, as_types
 from qtune.errors import AnalysisError
 from qtune.ops.op_types import is_one_of
 from qtune.profiler.metric import Metric, MetricInfo
@@ -188,7 +189,7 @@ def compare(
 
 
 def selected(
-    run: Observation, prefixes: Sequence[str] | None, types: Sequence[Any] | None
+    run: Observation, prefixes: str | Sequence[str] | None, types: Any = None
 ) -> set[str] | None:
     """Operators of ``run`` by name prefix and type (both, if both are given); ``None`` for all.
 
@@ -196,15 +197,15 @@ def selected(
     """
     if prefixes is None and types is None:
         return None
-    starts = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes or ())
+    starts, kinds = as_names(prefixes), as_types(types)
     found = {
         name
         for name, record in run.records.items()
-        if (prefixes is None or name.startswith(starts))
-        and (types is None or is_one_of(types, record.op, record.op_type))
+        if (starts is None or name.startswith(starts))
+        and (kinds is None or is_one_of(kinds, record.op, record.op_type))
     }
     if not found:
-        raise AnalysisError(_nothing(list(run.records), starts, types))
+        raise AnalysisError(_nothing(list(run.records), starts or (), kinds))
     return found
 
 

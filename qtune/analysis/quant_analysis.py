@@ -38,7 +38,8 @@ DEFAULT_DIR = "./horizon_quant_analysis"
 class QuantAnalysis:
     """Compare two models of one net, find the worst input, and the operator to blame.
 
-    ``analysis_model_type``: ``fake_quant``, ``pre_export``, ``export`` or ``convert``.
+    ``analysis_model_type``: ``fake_quant``, ``pre_export``, ``export``, ``convert`` or
+    ``quantized``; ``AnalysisError`` names the pairs of models that a type compares.
     ``device_ids``: one GPU; without a GPU the CPU is used. ``post_process`` is applied to the
     outputs of both models before they are compared. ``metric_list`` defaults to L1, COSINE and
     ATOL. Files go to ``out_dir`` (default ``./horizon_quant_analysis``).
@@ -119,8 +120,12 @@ class QuantAnalysis:
     ) -> BadCaseReport:
         """Run both models over the data and keep the ``topk`` worst cases per output and metric.
 
-        ``dump_in_run`` writes inputs at once and keeps none in memory. Writes
-        ``badcase_report.html``, ``all_badcase_info.pt`` and ``badcase/<index>.pt``.
+        ``data_generator`` is asked once, for ``num_steps`` items at most. ``cached_attrs``:
+        attributes of both models, by dotted name, that a frame leaves to the next one; their values
+        before each frame are kept with the case. ``dump_in_run`` writes inputs at once and keeps
+        none in memory. Writes ``badcase_report.html``, ``all_badcase_info.pt`` and
+        ``badcase/<index>.pt``; files of an earlier search come back if this one fails.
+        ``AnalysisError``: no case with a float output, an attribute that a model lacks.
         """
         by_place = positional(cached_attrs, dump_in_run)
         self._note_old(accept_old("auto_find_bad_case", {**old, **by_place}))
@@ -138,7 +143,11 @@ class QuantAnalysis:
         baseline_model_cached_attr: dict[str, Any] | None = None,
         analysis_model_cached_attr: dict[str, Any] | None = None,
     ) -> None:
-        """Take ``data`` as the bad case, under index 0."""
+        """Take ``data`` as the bad case, under index 0; nothing is written.
+
+        The attributes: dotted name -> value that the model has before the case. A run of one side
+        only is kept until the other side has run, too.
+        """
         given = {BASELINE: baseline_model_cached_attr, ANALYSIS: analysis_model_cached_attr}
         take_bad_case(self._session, data, {side: a for side, a in given.items() if a})
 
@@ -243,7 +252,7 @@ class QuantAnalysis:
         return self._on_first("tune_bad_case", tune)
 
     def clean(self) -> None:
-        """Remove intermediate results (``op_infos``); tables, reports and bad cases stay."""
+        """Remove what ``run`` wrote (``op_infos``); tables, reports and bad cases stay."""
         self._on_first("clean", forget_runs)
 
     def set_model_profiler_dir(

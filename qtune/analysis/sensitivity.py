@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from qtune.analysis.ablation import OWN, VARIANTS, AnyPort, all_ports
@@ -133,7 +134,8 @@ def _scored(
     max_cache_bytes: int,
     ranks: Ranks,
 ) -> tuple[FloatRun, dict[str, PortScores]]:
-    with undisturbed(model), all_float(model):
+    # tensors of inference mode do not tell whether they were changed in place
+    with torch.inference_mode(False), undisturbed(model), all_float(model):
         run = float_run(model, inputs)
         runs = PortRuns(model, inputs, metric, run.outputs, variants, post_process, max_cache_bytes)
         check_output_names(list(runs.unchanged), output_names)  # before anything takes long

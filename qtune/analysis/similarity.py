@@ -193,7 +193,9 @@ def _rows(
             numbers = _numbers(record, other, alone.get(key), distance)
         elif other is not None or not _is_fused_away(models[1], record):
             continue
-        rows.append([len(rows), name, shown_type(record.op_type), *numbers])
+        is_class = isinstance(models[0], nn.Module)  # HBIR's operators are no classes
+        kind = shown_type(record.op_type) if is_class else record.op_type
+        rows.append([len(rows), name, kind, *numbers])
     if not rows:
         raise AnalysisError(
             "featuremap_similarity: the two models have no operator in common; compare two stages "

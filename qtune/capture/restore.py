@@ -125,6 +125,16 @@ def _items(container: Any) -> list[Any]:
     return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
+@contextmanager
+def randomness_kept() -> Iterator[None]:
+    """The random state of torch, Python and NumPy is as before when the block ends."""
+    before = _RandomState()
+    try:
+        yield
+    finally:
+        before.restore()
+
+
 class _RandomState:
     """Random state of torch, Python and NumPy."""
 

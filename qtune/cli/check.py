@@ -12,10 +12,12 @@ from typing import Any
 
 from qtune.bpu.convert import check_conversion
 from qtune.check.march import on_the_cpu
-from qtune.check.qat_model import CheckReport, report_on
+from qtune.check.qat_model import report_on
+from qtune.check.report import CheckReport
 from qtune.cli.models import Session, session
 from qtune.cli.outcome import Gate, Outcome
 from qtune.errors import MarchError, QtuneError
+from qtune.hbir.module import HbirModule
 from qtune.march import March
 from qtune.nn.prepared import OUTSIDE_STUBS, PreparedModel
 from qtune.report.files import write_text
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> Outcome:
 def _march_report(found: Session) -> MarchReport:
     """Violations at export count like those at conversion: each says what is in the way."""
     try:
-        lines, items = check_conversion(found.stage("qat_bc"), found.march)
+        lines, items = check_conversion(_qat(found), found.march)
     except QtuneError as error:
         return MarchReport(tuple(_lines(str(error))))
     return MarchReport(tuple(lines), () if lines else tuple(on_the_cpu(items)), tuple(items))
@@ -100,6 +102,11 @@ def _lines(message: str) -> list[str]:
     """The items of a message that lists several; else the message."""
     items = [line.removeprefix(_ITEM) for line in message.splitlines() if line.startswith(_ITEM)]
     return items or [message]
+
+
+def _qat(found: Session) -> HbirModule:
+    found.stage("calib")  # a state that does not fit is found here
+    return found.stages.qat_bc
 
 
 def _findings(report: CheckReport, on_march: MarchReport) -> dict[str, list[str]]:

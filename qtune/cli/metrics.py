@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from qtune.analysis.quant_analysis import DEFAULT_METRIC, DEFAULT_METRICS
 from qtune.cli.outcome import Gate, InputError
@@ -68,6 +69,15 @@ def limit(
         better, other = ("larger", "--min") if metric.ascending else ("smaller", "--max")
         raise InputError(f"{text}: a {better} {metric.name} is better, so a limit on it is {other}")
     return Limit(text, metric, value)
+
+
+def measured(name: str, *, ascending: bool) -> MetricInfo:
+    """A score that others have computed, as a metric: only its name and direction count."""
+    return MetricInfo(name, ascending, "all", _no_metric)
+
+
+def _no_metric(baseline: Any, other: Any) -> float:
+    raise NotImplementedError("this score is read from a table, not computed from outputs")
 
 
 def output_gates(report: BadCaseReport, limits: Sequence[Limit]) -> list[Gate]:

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> Outcome:
         inputs = _item(subject, args.case)
         folder = Path(args.out_dir)
         manager = _profiled(subject.model, inputs, folder).get_info_manager()
-        wanted = {"prefixes": prefixes(args), "types": op_types(args)}
+        wanted: dict[str, Any] = {"prefixes": prefixes(args), "types": op_types(args)}
         table = manager.table(with_stack=args.stack, **wanted)
         if not table.rows:
             raise InputError("--prefix, --op-type: no operator is called so")

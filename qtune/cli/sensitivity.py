@@ -10,7 +10,7 @@ from typing import Any
 from qtune.analysis.files import sensitivity_stem
 from qtune.analysis.quant_analysis import QuantAnalysis
 from qtune.analysis.summary import summarize
-from qtune.cli.metrics import limit, metric_list, ranking_metric
+from qtune.cli.metrics import limit, measured, metric_list, ranking_metric
 from qtune.cli.models import Session, session
 from qtune.cli.operators import op_types, prefixes
 from qtune.cli.outcome import Gate, InputError, Outcome
@@ -74,7 +74,7 @@ def _limits(args: argparse.Namespace, metric: MetricInfo) -> list[tuple[Limit, s
         if value is not None
     ]
     if args.max_gain is not None:
-        gain = MetricInfo("gain", False, metric.scope, metric.function)
+        gain = measured("gain", ascending=False)
         found.append((limit("--max-gain", gain, args.max_gain, ascending=False), GAIN))
     return found
 
@@ -86,7 +86,7 @@ def _gradient_limits(args: argparse.Namespace) -> list[tuple[Limit, str]]:
             raise InputError(f"{option}: grad_x_error gives one score, of which smaller is better")
     if args.max is None:
         return []
-    score = MetricInfo(_GRADIENT, False, "all", abs)
+    score = measured(_GRADIENT, ascending=False)
     return [(limit("--max", score, args.max, ascending=False), _GRADIENT)]
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from qtune.cli.outcome import InputError
 from qtune.cli.sources import called, load_object
-from qtune.dtype import qint8, qint16
+from qtune.dtype import qint16
 from qtune.qconfig.plan import OpView
 from qtune.qconfig.qconfig import QConfig, get_qconfig
 from qtune.qconfig.rules import Setting, match, why_unmatched
 from qtune.qconfig.saved import LoadFromFileTemplate
 from qtune.qconfig.sensitivity import RaisedPorts, SensitiveOps
-from qtune.qconfig.setter import QconfigSetter
-from qtune.qconfig.templates import ConvDtypeTemplate, MatmulDtypeTemplate, ModuleNameTemplate
+from qtune.qconfig.setter import QconfigSetter, default_setter
 from qtune.quantizers.observers import OBSERVERS
 
 _NEED_ARGUMENTS = ("fixed_scale", "clip")
@@ -53,8 +52,7 @@ def setter_of(args: argparse.Namespace) -> Any:
     if args.dtypes is not None:
         later.append(LoadFromFileTemplate(args.dtypes))
     if args.qconfig is None:
-        everywhere = [ModuleNameTemplate({"": qint8}), ConvDtypeTemplate(), MatmulDtypeTemplate()]
-        return QconfigSetter(_reference(args.observer), [*everywhere, *later])
+        return QconfigSetter(_reference(args.observer), [*default_setter().templates, *later])
     if args.observer is not None:
         raise InputError("--observer: --qconfig says already which observers to use")
     given = load_object(args.qconfig, "--qconfig")

@@ -10,12 +10,11 @@ from typing import Any
 
 from qtune.analysis.tune import FILE, tune
 from qtune.analysis.tune_costs import latency_us
-from qtune.cli.metrics import ranking_metric
+from qtune.cli.metrics import measured, ranking_metric
 from qtune.cli.models import Session, session
 from qtune.cli.outcome import Gate, InputError, Outcome
 from qtune.cli.sources import load_object
 from qtune.prepare.rundir import write_dtypes
-from qtune.profiler.metric import MetricInfo
 from qtune.profiler.tune_front import Budget, TuneFront, TunePoint
 from qtune.testing.arguments import check_prepared
 from qtune.testing.limits import Limit
@@ -38,9 +37,9 @@ class Target:
             return None
         name, value = args.target
         spec = args.score or args.loss
-        measured = spec.rpartition(":")[2] if spec else (args.metric or name)
-        if measured != name:
-            raise InputError(f"--target {name}={value:g}: what is measured is {measured}")
+        judged = spec.rpartition(":")[2] if spec else (args.metric or name)
+        if judged != name:
+            raise InputError(f"--target {name}={value:g}: what is measured is {judged}")
         return cls(name, value)
 
 
@@ -107,7 +106,7 @@ def _reaches(front: TuneFront, point: TunePoint, target: Target) -> bool:
 
 
 def _limit(front: TuneFront, target: Target) -> Limit:
-    metric = MetricInfo(front.score, front.ascending, "all", max)
+    metric = measured(front.score, ascending=front.ascending)
     return Limit(f"--target {target.name}={target.value:g}", metric, target.value)
 
 

@@ -70,9 +70,7 @@ def extremes(value: Tensor) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def sums_of(
-    a: Tensor, b: Tensor, *ends: tuple[float, float] | None
-) -> PairSums | None:
+def sums_of(a: Tensor, b: Tensor, *ends: tuple[float, float] | None) -> PairSums | None:
     """The sums of two tensors whose :func:`extremes` are ``ends``, where they have any."""
     real = a.is_floating_point() and b.is_floating_point() and a.shape == b.shape
     finite = all(end is not None and all(map(math.isfinite, end)) for end in ends)

@@ -224,8 +224,9 @@ def front_of(points: list[TunePoint], cost: str, *, ascending: bool) -> tuple[Tu
     Of equal cost the one with fewer stubs counts as cheaper. NaN is the worst score.
     """
 
-    def place(point: TunePoint) -> tuple[float, int, float]:
-        return (float(getattr(point, cost)), point.stubs, badness(point.mean, ascending=ascending))
+    def place(point: TunePoint) -> tuple[float, ...]:
+        bad = badness(point.mean, ascending=ascending)
+        return float(getattr(point, cost)), point.stubs, bad, point.int16_macs
 
     found: list[TunePoint] = []
     best = math.inf

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from qtune.capture.restore import randomness_kept
 from qtune.errors import AnalysisError
 from qtune.hbir.module import HbirModule
 from qtune.profiler.kept_state import buffers_kept
@@ -29,7 +30,7 @@ def undisturbed(*models: Model, device: torch.device | None = None) -> Iterator[
     """
     torch_models = [model for model in models if isinstance(model, nn.Module)]
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng())
+        stack.enter_context(randomness_kept())
         for model in torch_models:
             stack.enter_context(_evaluating(model))
             if device is not None:
@@ -45,7 +46,7 @@ def same_randomness(*models: Model) -> Iterator[None]:
     ``models``: those whose next run also starts from the same buffers (a state that forward keeps).
     """
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng())
+        stack.enter_context(randomness_kept())
         for model in models:
             if isinstance(model, nn.Module):
                 stack.enter_context(buffers_kept(model))
@@ -62,8 +63,9 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             type(model).__name__,
         )
     try:
-        for module in flags:
-            module.training = False
+        for module, flag in flags.items():
+            if flag:
+                module.training = False
         yield
     finally:
         for module, flag in flags.items():

@@ -19,8 +19,10 @@ from qtune.ops.gemm.channels import channel_unview
 from qtune.ops.norm.fold import fold_batch_norm
 from qtune.ops.registry import find_module
 from qtune.ops.spec import FuseRole
-from qtune.profiler.histograms import add_histogram, event_writer
+from qtune.profiler.histograms import FOLDER as TENSORBOARD
+from qtune.profiler.histograms import write_histograms
 from qtune.profiler.metric import Metric
+from qtune.profiler.op_info import TensorInfo
 from qtune.profiler.similarity_function import SimilarityFunction, similarity
 from qtune.report.files import write_text
 from qtune.report.screen import show
@@ -28,7 +30,6 @@ from qtune.report.table import text_table
 
 FILE = "weight_comparison.txt"
 COLUMNS = ("Weight Name", "Similarity", "Atol")
-TENSORBOARD = "tensorboard"
 
 WeightPairs = dict[str, dict[str, Tensor]]
 
@@ -54,6 +55,11 @@ def compare_weights(
     """
     distance = similarity(similarity_func, "compare_weights")
     folder = Path(out_dir or ".")
+    for model in (float_model, qat_quantized_model):
+        if not isinstance(model, nn.Module):
+            raise ArgumentError(
+                f"compare_weights: expected torch modules but got a {type(model).__name__}"
+            )
     if float_model is qat_quantized_model:
         raise ArgumentError(
             "compare_weights: both models are the same object; convert a copy "
@@ -167,7 +173,9 @@ def _folded(weight: Tensor, norm: Any, op: QATOp) -> Tensor:
 
 
 def _write_histograms(folder: Path, pairs: WeightPairs) -> None:
-    with event_writer(folder) as writer:
-        for name, pair in pairs.items():
-            for side, value in pair.items():
-                add_histogram(writer, f"{name}/{side}", value.float().cpu())
+    tensors = (
+        (name, TensorInfo(side, str(value.dtype), tuple(value.shape)), value)
+        for name, pair in pairs.items()
+        for side, value in pair.items()
+    )
+    write_histograms(folder, tensors)

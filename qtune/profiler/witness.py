@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
+from torch.overrides import _get_current_function_mode, _pop_mode_temporarily
 
 from qtune.capture.blocks import recording_by
 from qtune.capture.calls import SETITEM, Call, Calls
@@ -26,7 +27,10 @@ from qtune.capture.nodes import tensors_in
 from qtune.capture.patches import installed
 from qtune.capture.tape import Tape
 from qtune.errors import CaptureError, QtuneError
+from qtune.profiler.seen_size import SeenSize, length_of, shape_of, size_of
 
+_COUNTS = frozenset({"numel", "nelement"})
+"""Calls that give a size."""
 _EVERY = 2
 """Calls after which tensors that the model has dropped are let go."""
 
@@ -47,7 +51,7 @@ class Witness:
     def __init__(
         self, model: nn.Module, leaf: Callable[[nn.Module], bool], on_call: OnCall
     ) -> None:
-        self.tape = Tape(model)
+        self.tape = _Tape(model)
         self._handlers = _Handlers(model, self.tape, leaf, on_call)
 
     @contextmanager
@@ -70,6 +74,14 @@ class Witness:
             for index, tensor in enumerate(tensors_in(values)):
                 if self.tape.ledger.find(tensor) is None:
                     self.tape.placeholder(f"input_{index}", tensor)
+
+
+class _Tape(Tape):
+    """Knows the sizes of a witnessed forward as arguments."""
+
+    def convert(self, value: Any) -> Any:
+        """An argument as fx stores it."""
+        return value.node if isinstance(value, SeenSize) else super().convert(value)
 
 
 class _Calls(Calls):
@@ -103,9 +115,7 @@ class _Calls(Calls):
             value = call.function(*args, **kwargs)
         made = args[0] if call.target == SETITEM else value
         if next(tensors_in(made), None) is None:
-            if type(value).__module__ == "numpy":
-                tape.note(CaptureError(f"{call.name} hands a tensor to code outside of torch"))
-            return value
+            return self._number(call, written, value)
         with tape.paused(), torch._C.DisableTorchFunction(), torch.no_grad():
             changed = [t for t, v in zip(tensors, versions, strict=True) if _version(t) != v]
             drew = random is not None and not torch.equal(random, torch.get_rng_state())
@@ -113,6 +123,15 @@ class _Calls(Calls):
             node = self._node(call, written, value, tensors, changed)
             self._on_call.after(call, looked, made, node)
         return value
+
+    def _number(self, call: Call, written: Any, value: Any) -> Any:
+        """The result of a call that makes no tensor."""
+        if type(value).__module__ == "numpy":
+            self._tape.note(CaptureError(f"{call.name} hands a tensor to code outside of torch"))
+        if call.name not in _COUNTS or written is None or self._tape.problem is not None:
+            return value
+        node = self._tape.emit(call.op, call.target, *written, kind="size")
+        return SeenSize.of(value, node, self._tape) if node in self._tape.varying else value
 
     def _unseen(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call inside of a torch.func transform: its tensors have no values of their own."""
@@ -163,7 +182,8 @@ class _Handlers(ModelHandlers):
         self, name: str, module: nn.Module, args: Any, kwargs: Any, original: Any
     ) -> Any:
         def function(*args: Any, **kwargs: Any) -> Any:
-            return original(module, *args, **kwargs)
+            with _without_mode():
+                return original(module, *args, **kwargs)
 
         call = Call("call_module", name, function, name, opaque=True)
         return self.calls.run(call, args, kwargs)
@@ -194,8 +214,8 @@ class _Handlers(ModelHandlers):
 
     def length(self, tensor: Tensor) -> Any:
         """``len(tensor)``."""
-        length: Any = type(tensor).__len__
-        return length(tensor)
+        with torch._C.DisableTorchFunction():
+            return length_of(self.tape, tensor)
 
     def seed(self) -> None:
         """Seeding is no call on tensors."""
@@ -221,6 +241,8 @@ class _Seeing(RecordingMode):
         return super().__torch_function__(func, types, args, kwargs)
 
     def _attribute(self, func: Any, args: tuple[Any, ...]) -> Any:
+        if func.__self__.__name__ == "shape":
+            return shape_of(self._tape, args[0])
         value = func(*args)
         if not isinstance(value, Tensor) or func.__self__.__name__ in ("data", "grad"):
             return value
@@ -230,13 +252,26 @@ class _Seeing(RecordingMode):
         return func(*args)
 
     def _size(self, func: Any, tensor: Tensor, dim: Any = None) -> Any:
-        return func(tensor) if dim is None else func(tensor, dim)
+        if dim is None:
+            return shape_of(self._tape, tensor)
+        return size_of(self._tape, tensor, dim) if isinstance(dim, int) else func(tensor, dim)
 
     def _len(self, func: Any, tensor: Tensor) -> Any:
-        return func(tensor)
+        return length_of(self._tape, tensor)
 
     def _gradient(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         return func(*args, **kwargs)
+
+
+@contextmanager
+def _without_mode() -> Iterator[None]:
+    """Nothing sees the inside of a layer, so that torch takes its fast paths there as ever."""
+    current: Any = _get_current_function_mode
+    if isinstance(current(), _Seeing):
+        with _pop_mode_temporarily():
+            yield
+    else:
+        yield
 
 
 def _is_transformed(tensor: Tensor) -> bool:

@@ -106,11 +106,16 @@ def planted(
     """
     net = copy.deepcopy(_trained())
     block = net.get_submodule(position)
+    assert isinstance(block, Block)
     with torch.no_grad():
         block.bn1.weight[CHANNEL] *= FACTOR
         block.bn1.bias[CHANNEL] *= FACTOR
         block.conv2.weight[:, CHANNEL] /= FACTOR
-    everywhere = [ModuleNameTemplate({"": "qint8"}), ConvDtypeTemplate(), MatmulDtypeTemplate()]
+    everywhere: list[Template] = [
+        ModuleNameTemplate({"": "qint8"}),
+        ConvDtypeTemplate(),
+        MatmulDtypeTemplate(),
+    ]
     reference = get_qconfig() if observer is None else get_qconfig(observer=observer)
     setter = QconfigSetter(reference, [*everywhere, *(templates or [])])
     draw = torch.Generator().manual_seed(1)

@@ -16,6 +16,7 @@ from qtune.analysis.sensitivity import HEAD
 from qtune.capture.inputs import Inputs
 from qtune.dtype import qint16
 from qtune.errors import AnalysisError, NotCalibratedError
+from qtune.march import march
 from qtune.modes import qat_mode
 from qtune.nn.qat.op import QATOp, iter_stubs
 from qtune.profiler import QuantAnalysis
@@ -207,6 +208,30 @@ def test_other_ports(kind: str) -> None:
     if kind == "kept norm":
         weights = [stub for stub in found if stub.endswith("weight")]
         assert sorted(weights) == sorted(s for s in plain if s.endswith("weight"))
+
+
+class Float16Exp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.exp(-self.fc(x).abs())
+
+
+def test_a_cast_to_float16_is_a_row_too() -> None:
+    templates = [
+        ModuleNameTemplate({"": "qint8"}),
+        ModuleNameTemplate({"_generated_exp_0": torch.float16}),
+    ]
+    x = torch.randn(3, 4)
+    with march("nash-p"):
+        model = calibrated(Float16Exp(), x, setter=QconfigSetter(get_qconfig(), templates))
+        rows = table_of(model, x).records()
+    casts = [row for row in rows if row["dtype"] == "torch.float16"]
+    assert "_generated_exp_0" in {row["op_name"] for row in casts}
+    assert all(row[SCORE] > 0 for row in casts)
+    assert max(row[SCORE] for row in casts) < max(row[SCORE] for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The own error of each operator: on the baseline's input, measured against the baseline's result."""
+"""The own error of each operator: on the baseline's input, against the baseline's result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_own_errors_point_at_the_planted_activation_under_every_metric(position:
     found = compared(setting.net, setting.model, setting.batches[0])
     table = found.op_errors()
     assert table.names[0] == setting.culprit
-    ends = {name: row for name, row in zip(found.names, found.rows, strict=True)}
+    ends = dict(zip(found.names, found.rows, strict=True))
     for metric in METRICS:
         cells = {n: ends[n][f"op_error_{metric}"] for n in table.names}
         assert max(cells, key=lambda n: metric.badness(cells[n])) == setting.culprit, metric

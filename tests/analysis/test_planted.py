@@ -22,7 +22,7 @@ from qtune.profiler import QuantAnalysis
 from qtune.profiler.metric import Metric
 from qtune.profiler.sensitivity_table import SensitivityTable
 
-from .planted import BATCH, POSITIONS, Planted, planted
+from .planted import POSITIONS, Planted, planted
 
 METRICS = ("ATOL", "L1", "COSINE", "MSE", "RTOL", "KL", "SQNR")
 NUMBER = "number_of_the_run"
@@ -153,9 +153,3 @@ def worst(layers: LayerComparison, column: str) -> str:
     """The operator with the lowest similarity."""
     known = [i for i, row in enumerate(layers.rows) if row[column] is not None]
     return layers.names[min(known, key=lambda i: layers.rows[i][column])]
-
-
-def test_a_table_with_all_variants_has_it_in_the_first_row(ablated: Ablated) -> None:
-    inputs, metric = Inputs(ablated.net.batches[0][: BATCH // 8]), Metric.get_metric("SQNR")
-    found = sensitivity_tables(ablated.net.model, inputs, metric, "0", shown=False)[""]
-    assert ports(found)[0] == f"{ablated.net.culprit} output"

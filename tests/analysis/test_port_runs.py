@@ -242,6 +242,15 @@ def test_models_that_ask_for_it_run_whole_or_in_their_own_format(name: str) -> N
         assert baseline.plan.channels_last == (name not in OWN_FORMAT)
 
 
+@pytest.mark.parametrize("name", [*WHOLE, "a residual block"])
+def test_within_inference_mode_the_scores_are_the_same(name: str) -> None:
+    model, inputs = MODELS[name]()
+    expected = scored(model, inputs)
+    with torch.inference_mode():
+        inside = Inputs(*[x.clone() for x in inputs.args])
+        assert scored(model, inside) == expected
+
+
 def runs_of(model: PreparedModel, x: Tensor, **options: Any) -> PortRuns:
     with all_float(model):
         runs = PortRuns(model, Inputs(x), Metric.ATOL, model(x), VARIANTS, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,20 @@ def test_every_stage_can_be_compared(pair: str, tmp_path: Path) -> None:
     # a float value goes on its producer's int8 grid first: many of the softmax's int16 steps
     outside = [row for row in rows if "softmax" not in row[NAME]]
     assert all(row[OWN] is None or row[OWN] <= 2 for row in outside)
+    assert {row[NAME] for row in rows if row[OWN] is not None} >= {"relu"}
+
+
+def test_without_a_module_of_the_whole_there_are_no_errors_with_the_same_input(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = eager_net()
+    codes = convert(copy.deepcopy(model))
+    codes.dequant = nn.Identity()
+    with caplog.at_level(logging.INFO, "qtune"):
+        rows = by_name(featuremap_similarity(model, codes, X, out_dir=tmp_path))
+    assert rows["add"][STEPS] is not None
+    assert rows["add"][OWN] is None
+    assert "no errors with the same input: the model returns a QTensor" in caplog.text
 
 
 class Named(nn.Module):

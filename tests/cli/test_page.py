@@ -48,10 +48,21 @@ def test_the_session_runs_as_shown(run: Run, folder: Path, monkeypatch: pytest.M
         for line in shown:
             pattern = re.escape(line).replace(re.escape("..."), ".*")
             assert re.search(f"^{pattern}$", done.out, re.M), f"{words}: {line}\n{done.out}"
+    page = (folder / "horizon_quant_analysis" / "index.html").read_text()
+    for title in (
+        "Commands",
+        "Structure and march",
+        "Outputs",
+        "Operators",
+        "Sensitivity",
+        "Tuning",
+        "Tensors",
+    ):
+        assert f">{title}</h2>" in page
 
 
-def test_the_python_block_runs(folder: Path) -> None:
-    (folder / "nets.py").write_text(PYTHON[0])
+def test_the_python_block_runs_the_module_in_a_process(folder: Path) -> None:
+    (folder / "nets.py").write_text(f"print('noise')\n{PYTHON[0]}")
     done = subprocess.run([sys.executable, "-c", PYTHON[1]], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -14,20 +14,11 @@ def test_the_page_has_what_the_commands_found(run: Run, folder: Path) -> None:
         call("check", "nets:Shared"),
         call("compare", "nets:Planted", "--max", "ATOL=0"),
         call("sensitivity", "nets:Planted", "--topk", "2"),
-        call("profile", "nets:Planted"),
-        call("tune", "nets:Planted", "--evaluations", "3"),
     ):
         assert run(*words).status in (0, 1)
     done = run("report", "--json")
-    assert done.json["result"]["sections"] == [
-        "runs",
-        "check",
-        "bad cases",
-        "comparison",
-        "sensitivity",
-        "tuning",
-        "profile",
-    ]
+    sections = ["runs", "check", "bad cases", "comparison", "sensitivity"]
+    assert done.json["result"]["sections"] == sections
     page = (folder / DIR / "index.html").read_text()
     assert done.json["files"] == [f"{DIR}/index.html"]
     for text in (
@@ -38,7 +29,7 @@ def test_the_page_has_what_the_commands_found(run: Run, folder: Path) -> None:
         "In order of range",
     ):
         assert text in page
-    for name in ("badcase_report.html", "sensitivity_v2_report.html", "tune_front.html"):
+    for name in ("badcase_report.html", "sensitivity_v2_report.html"):
         assert f'href="{name}"' in page
         assert (folder / DIR / name).is_file()
 

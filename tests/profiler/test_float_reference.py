@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from qtune.capture.inputs import Inputs
 from qtune.profiler.float_reference import folded_operators, moved_weights, observe_baseline
 from qtune.profiler.observe import observe
+from qtune.profiler.undisturbed import undisturbed
 from tests.analysis.nets import Block, assert_same, calibrated, fingerprint
 
 
@@ -88,3 +89,29 @@ def test_both_models_are_left_as_they_were() -> None:
     observe_baseline(model, prepared, Inputs(x))
     assert_same(before[0], model)
     assert_same(before[1], prepared)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_state_that_forward_keeps_is_that_of_one_run(kept: bool) -> None:
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+            self.register_buffer("last", torch.zeros(2, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = self.fc(x) + self.last
+            return torch.sigmoid(self.last)
+
+    model, x = Sums().eval(), torch.rand(2, 3)
+    with torch.no_grad():
+        prepared = calibrated(model, x)
+    model.last = torch.full((2, 3), 0.5)
+    if not kept:
+        prepared.float_graph = None
+    with undisturbed(model, prepared):
+        run = observe_baseline(model, prepared, Inputs(x))
+    total = model.fc(x) + 0.5
+    assert torch.equal(run.records["_generated_add_0"].value, total)
+    assert torch.equal(run.outputs, torch.sigmoid(total))
+    assert torch.equal(run.records["_generated_sigmoid_0"].value, torch.sigmoid(total))

@@ -75,9 +75,7 @@ def test_memory_beside_a_plain_run_stays_below_three_layers(tmp_path: Path) -> N
         files = RunFiles(tmp_path / side)
         plain = peak(lambda both=both: run_model(both, Inputs(x)))
         if side == "baseline":
-            seen = peak(
-                lambda files=files: stream_baseline(model, prepared, Inputs(x), files.note)
-            )
+            seen = peak(lambda files=files: stream_baseline(model, prepared, Inputs(x), files.note))
         else:
             seen = peak(lambda files=files: stream(prepared, Inputs(x), files.note))
         assert len(files) > 40  # all of them would be 40 layers
@@ -108,7 +106,8 @@ def test_files_hold_what_was_observed(tmp_path: Path, kind: str) -> None:
     path = sorted(tmp_path.glob("*.opinfo"))[1]
     info = torch.load(path)
     assert isinstance(info, OpInfo)
-    assert isinstance(info.input, list) and isinstance(info.output, list)
+    assert isinstance(info.input, list)
+    assert isinstance(info.output, list)
     assert info.output[0].as_subclass(torch.Tensor).flatten().numpy().size
 
 

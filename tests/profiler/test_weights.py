@@ -120,5 +120,7 @@ def test_what_can_not_be_compared_is_refused(tmp_path: Path) -> None:
         compare_weights(model, model, out_dir=tmp_path)
     with pytest.raises(ArgumentError, match="expected a prepared or a converted model"):
         compare_weights(net, Net(), out_dir=tmp_path)
+    with pytest.raises(ArgumentError, match="expected torch modules but got a str"):
+        compare_weights(net, "model.bc", out_dir=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="similarity_func must be one of Cosine, MSE"):
         compare_weights(net, model, "cos", out_dir=tmp_path)

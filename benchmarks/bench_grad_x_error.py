@@ -1,0 +1,101 @@
+"""Gradient times error on the planted ResNet-20: cost of the whole table, and how it ranks.
+
+Run by hand, from the root of the repository: ``python -m benchmarks.bench_grad_x_error``. One
+thread. F is the CPU time of one eager float forward over the 32 evaluation samples (2 batches of
+16); a table costs the tables of both batches. *Cold* is the first one of a process, in which oneDNN
+makes its backward primitives. The rank correlation (Spearman) is that with ablation under the same
+loss, over both batches: by how far the ``qint8`` column lies from the loss of the float outputs.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from qtune.analysis.grad_x_error import SCORE, grad_x_error_tables
+from qtune.analysis.sensitivity import sensitivity_tables
+from qtune.capture.inputs import Inputs
+from qtune.march import set_march
+from qtune.profiler.metric import Metric, MetricInfo
+from tests.analysis.planted import POSITIONS, Planted, planted
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "l1": lambda a, b: F.l1_loss(b, a),
+    "mse": lambda a, b: F.mse_loss(b, a),
+    "kl": lambda a, b: F.kl_div(b.log_softmax(1), a.softmax(1), reduction="batchmean"),
+    "ce": lambda a, b: F.cross_entropy(b, a.argmax(1)),
+}
+Scores = dict[tuple[str, str], float]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def gradients(net: Planted, metric: MetricInfo) -> Scores:
+    total: Scores = {}
+    for x in net.batches:
+        table = grad_x_error_tables(net.model, Inputs(x), metric, "0")["all"]
+        for row in table.records():
+            port = row["op_name"], row["fake_stub_type"]
+            total[port] = total.get(port, 0.0) + row[SCORE]
+    return total
+
+
+def ablation(net: Planted, metric: MetricInfo) -> Scores:
+    total: Scores = {}
+    for x in net.batches:
+        with torch.no_grad():
+            output = net.net(x)
+        at_float = metric(output, output) or 0.0
+        table = sensitivity_tables(
+            net.model, Inputs(x), metric, "0", variants=("qint8",), shown=False
+        )["all"]
+        for row in table.records():
+            port = row["op_name"], row["fake_stub_type"]
+            change = abs(row[f"qint8_{metric.name}"] - at_float)
+            total[port] = total.get(port, 0.0) + change
+    return total
+
+
+def main() -> None:
+    os.environ["QTUNE_RUN_DIR"] = ""
+    torch.set_num_threads(1)
+    set_march("nash-e")
+    for name, function in LOSSES.items():
+        Metric.register(name, False, "all")(function)
+    for position in POSITIONS:
+        net = planted(position)
+
+        def forward(net: Planted = net) -> None:
+            with torch.no_grad():
+                for x in net.batches:
+                    net.net(x)
+
+        def table(net: Planted = net) -> Scores:
+            return gradients(net, Metric.get_metric("mse"))
+
+        forward()
+        unit = statistics.median(seconds(forward) for _ in range(9))
+        cold = seconds(table) / unit
+        warm = statistics.median(seconds(table) for _ in range(5)) / unit
+        print(f"{position}: F = {unit * 1e3:.1f} ms; first table {cold:.1f} F, then {warm:.1f} F")
+        for name in LOSSES:
+            by_gradient = gradients(net, Metric.get_metric(name))
+            by_ablation = ablation(net, Metric.get_metric(name))
+            pairs = [[by_gradient[port], by_ablation[port]] for port in by_ablation]
+            first = max(by_gradient, key=by_gradient.__getitem__)
+            print(f"  {name}: rank correlation {spearmanr(pairs).statistic:.3f}; first {first[0]}")
+
+
+if __name__ == "__main__":
+    main()
