@@ -111,9 +111,12 @@ def _clamped(value: Tensor, record: OpRecord, largest: float) -> str:
 
 def _clamp_noise(value: Tensor, covered: float) -> float:
     """Energy that is clipped away, as a share of the energy of the finite values."""
-    finite = value[torch.isfinite(value)].double()
-    signal = float(finite.square().sum())
-    clipped = float((finite.abs() - covered).clamp(min=0).square().sum())
+    sizes = value.detach().abs()
+    beyond = sizes[sizes > covered].double()
+    if not bool(torch.isfinite(beyond).all()):
+        sizes, beyond = sizes[torch.isfinite(sizes)], beyond[torch.isfinite(beyond)]
+    signal = float(sizes.square().sum())
+    clipped = float((beyond - covered).square().sum())
     return clipped / signal if signal else 0.0
 
 

@@ -9,7 +9,7 @@ import pickle
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from qtune.errors import AnalysisError
 from qtune.hbir.structure import describe, rebuild
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
+from qtune.profiler.observe import own_inputs
 from qtune.report.files import write_with
 
 BASELINE, ANALYSIS = "baseline", "analysis"
@@ -67,7 +68,10 @@ class CaseStore:
         self._cases: dict[int, Case] = {}
 
     def keep(self, case: Case, wanted: Set[int]) -> None:
-        """Take a case if its index is ``wanted``, and drop all that are no longer."""
+        """Take a copy of a case if its index is ``wanted``, and drop all that are no longer.
+
+        A copy: loaders may fill the same tensor again and again.
+        """
         for old in [i for i in self._cases if i not in wanted]:
             del self._cases[old]
         if self.dump:
@@ -77,7 +81,7 @@ class CaseStore:
         if case.index in wanted and self.dump:
             save_case(self.folder / f"{case.index}.pt", case)
         elif case.index in wanted:
-            self._cases[case.index] = case
+            self._cases[case.index] = replace(case, inputs=own_inputs(case.inputs))
 
     def flush(self) -> None:
         """Write what is in memory."""

@@ -18,7 +18,7 @@ from qtune.hbir.feeding import positional
 from qtune.hbir.module import HbirModule
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.kept_state import read_attributes
-from qtune.profiler.observe import Model, run_model
+from qtune.profiler.observe import Model, own_inputs, run_model
 from qtune.profiler.undisturbed import same_randomness
 from qtune.report.progress import expected_length
 
@@ -127,7 +127,7 @@ def _call_on(session: Session, data: Any, side: str) -> Inputs | AnalysisError:
     errors = []
     for model in models:
         try:
-            return call_of(model, data, 0, "set_bad_case")
+            return own_inputs(call_of(model, data, 0, "set_bad_case"))
         except AnalysisError as error:
             errors.append(error)
     return errors[0]

@@ -107,7 +107,7 @@ class Tap:
 
     def take(self, gradient: Tensor, delta: Tensor) -> None:
         """Add one call's gradient."""
-        self._products += _per_sample(gradient * delta, len(self._products)).cpu()
+        self._products += _per_sample(gradient, delta, len(self._products)).cpu()
         self._gradients += _sum_of_squares(gradient)
 
     def cells(self) -> list[float]:
@@ -116,19 +116,25 @@ class Tap:
         return [score, math.sqrt(self._gradients), math.sqrt(self._errors)]
 
 
-def _per_sample(product: Tensor, samples: int) -> Tensor:
-    """The sum over the elements of each sample, float64 [samples] or [1].
+def _per_sample(gradient: Tensor, delta: Tensor, samples: int) -> Tensor:
+    """``sum(gradient * delta)`` over the elements of each sample, float64 [samples] or [1].
 
     Of ``[B * n, ...]`` a sample has ``n`` rows. Values that have no such dimension (parameters, a
-    batch in another place) count as one sample's.
+    batch in another place) count as one sample's. Sums are those of BLAS, in float32 at least.
     """
-    if product.dim() == 0 or product.shape[0] % samples:
-        return product.sum(dtype=torch.float64).reshape(1) / samples
-    return product.reshape(samples, -1).sum(1, dtype=torch.float64)
+    if gradient.dim() == 0 or gradient.shape[0] % samples:
+        return _dot(gradient, delta).reshape(1) / samples
+    rows = zip(gradient.reshape(samples, -1), delta.reshape(samples, -1), strict=True)
+    return torch.stack([_dot(*row) for row in rows])
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    dtype = torch.promote_types(a.dtype, torch.float32)
+    return torch.dot(a.reshape(-1).to(dtype), b.reshape(-1).to(dtype)).double()
 
 
 def _sum_of_squares(values: Tensor) -> float:
-    return float(values.square().sum(dtype=torch.float64))
+    return float(_dot(values, values))
 
 
 class _See(torch.autograd.Function):

@@ -20,7 +20,7 @@ def tune_page(front: TuneFront) -> str:
         curve(
             {name: [getattr(point, name) for point in front.points] for name in names},
             labels,
-            title=f"{title}, over the number of stubs raised to int16",
+            title=f"{title} from point to point, with the number of raised stubs",
             y_label=title,
         )
         for title, names in (

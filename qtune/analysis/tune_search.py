@@ -37,8 +37,9 @@ class Search:
         """Measure up to ``most`` prefixes of ``order``, the empty and the longest one included."""
         steps = self._within_latency(self._steps(order))
         taken: dict[int, TunePoint] = {}
-        for size in first_sizes(len(steps) - 1):
-            if len(taken) < most or size == len(steps) - 1:
+        last = len(steps) - 1
+        for size in first_sizes(last):
+            if len(taken) < most - 1 or size == last:
                 taken[size] = self._measured(steps[size])
         while len(taken) < most:
             middle = between(taken, ascending=self.score.ascending)

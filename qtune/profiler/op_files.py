@@ -136,9 +136,9 @@ def read_profile(folder: str | Path) -> Observation:
 
 
 def stored(path: Path) -> OpInfo:
-    """The content of one file, its tensors mapped from it."""
+    """The content of one file, its tensors mapped from it into the CPU's memory."""
     try:
-        info = torch.load(path, weights_only=True, mmap=True)
+        info = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
     except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
         raise AnalysisError(f"{path} can't be read ({error}); run the profiler again") from error
     if not isinstance(info, OpInfo):

@@ -20,7 +20,7 @@ _WIDE = frozenset({torch.float32, torch.float64})
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A tensor when it was seen: a copy of its real numbers, which nothing changes later.
+    """A tensor when it was seen: a copy of its real numbers on the CPU; nothing changes it later.
 
     ``scale``: one for each channel along ``ch_axis``, or one; ``None`` for what is not quantized.
     """
@@ -34,10 +34,12 @@ class Seen:
     def of(cls, tensor: Tensor, port: Any = None) -> Seen:
         """``port``: the fake-quantize that the values come from; codes tell their own scale."""
         if isinstance(tensor, QTensor):
-            return cls(tensor.dequantize(), str(tensor.dtype), tensor.scales, tensor.ch_axis)
+            real = tensor.dequantize().cpu()
+            return cls(real, str(tensor.dtype), tensor.scales, tensor.ch_axis)
         own = tensor.detach()
         is_dense = own.layout is torch.strided
         plain = own.as_subclass(Tensor).clone() if is_dense else own.to_dense()
+        plain = plain if plain.is_meta else plain.cpu()
         if not fake_quantizes(port):
             return cls(plain, str(plain.dtype))
         scales = tuple(port.scale.detach().reshape(-1).tolist())

@@ -6,16 +6,16 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from qtune.analysis.badcase import BadCaseSearch
+from qtune.analysis.badcase import BadCaseSearch, report_of
 from qtune.analysis.cases import BadCases, Case, CaseStore
 from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError
+from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import Metric
 
 from .nets import Detection, Pair
@@ -38,15 +38,23 @@ def cases(items: Iterable[Tensor] | None = None) -> Iterator[Case]:
         yield Case(index, Inputs(item))
 
 
-def search(folder: Path, topk: int, *metrics: str, dump: bool = False) -> Any:
+class Finder(BadCaseSearch):
+    """A search in one process, with its report."""
+
+    def report(self, items: Iterable[Case], num_steps: int = 100) -> BadCaseReport:
+        found = self.run(error_of, items, num_steps)
+        return report_of(self.metrics, self.topk, [found], "cpu")
+
+
+def search(folder: Path, topk: int, *metrics: str, dump: bool = False) -> tuple[Finder, CaseStore]:
     store = CaseStore(folder, dump)
     chosen = [Metric.get_metric(m) for m in metrics or ("ATOL",)]
-    return BadCaseSearch(chosen, topk, store), store
+    return Finder(chosen, topk, store), store
 
 
 def test_topk_worst_first_ties_by_index(tmp_path: Path) -> None:
     finder, _ = search(tmp_path, 3)
-    report = finder.run(error_of, cases(), 100)
+    report = finder.report(cases())
     assert report.output_to_badcase_info == {"": {"ATOL": [(1, 0.5), (3, 0.5), (2, 0.3)]}} or [
         index for index, _ in report.output_to_badcase_info[""]["ATOL"]
     ] == [1, 3, 2]
@@ -58,7 +66,7 @@ def test_only_kept_inputs_are_on_disk(tmp_path: Path, dump: bool) -> None:
     (tmp_path / "9.pt").write_bytes(b"of an earlier search")
     finder, store = search(tmp_path, 1, "ATOL", "SQNR", dump=dump)
     with store.replacing():
-        report = finder.run(error_of, cases(), 100)
+        report = finder.report(cases())
     assert sorted(p.name for p in tmp_path.glob("*.pt")) == ["1.pt"]
     assert report.indices == [1]
     assert torch.equal(store.load(1).inputs.args[0], data()[1])
@@ -67,7 +75,7 @@ def test_only_kept_inputs_are_on_disk(tmp_path: Path, dump: bool) -> None:
 
 def test_num_steps_limits_and_generators_are_consumed_once(tmp_path: Path) -> None:
     finder, _ = search(tmp_path, 1)
-    report = finder.run(error_of, cases(), 1)
+    report = finder.report(cases(), 1)
     # float32 scale or value against the float64 formula: the last bits differ
     assert report.values[""]["ATOL"] == pytest.approx([0.1], rel=1e-6)
 
@@ -76,7 +84,7 @@ def test_nan_is_the_worst_and_empty_outputs_are_not_available(tmp_path: Path) ->
     """A06."""
     items = [torch.full((2,), 5.0), torch.full((2,), math.nan), torch.zeros(0)]
     finder, _ = search(tmp_path, 2)
-    report = finder.run(error_of, cases(items), 100)
+    report = finder.report(cases(items))
     (first, second) = report.output_to_badcase_info[""]["ATOL"]
     assert first[0] == 1
     assert math.isnan(first[1])
@@ -88,7 +96,7 @@ def test_nan_is_the_worst_and_empty_outputs_are_not_available(tmp_path: Path) ->
 
 def test_no_data_and_no_topk_are_errors(tmp_path: Path) -> None:
     with pytest.raises(AnalysisError, match="no case with a float output"):
-        search(tmp_path, 1)[0].run(error_of, cases([]), 100)
+        search(tmp_path, 1)[0].report(cases([]))
     with pytest.raises(AnalysisError, match="topk must be at least 1, got 0"):
         search(tmp_path, 0)
 
@@ -100,7 +108,10 @@ def test_files_hold_plain_containers_and_give_the_original_classes_back(tmp_path
     store = CaseStore(tmp_path)
     store.keep(case, {4})
     store.flush()
-    assert store.load(4) is case
+    assert store.load(4).inputs.args[1].aux == {"k": [1, None, "s"]}
+    x.add_(1)  # a loader fills its tensor again
+    assert torch.equal(store.load(4).inputs.args[0].score, x - 1)
+    x.sub_(1)
     content = torch.load(tmp_path / "4.pt")  # torch's safe default reads it
     assert torch.equal(content["args"][0]["score"], x)
     assert content["args"][1]["aux"] == {"k": [1, None, "s"]}
@@ -120,7 +131,7 @@ def test_files_hold_plain_containers_and_give_the_original_classes_back(tmp_path
 
 def test_cases_by_metric_output_and_hand(tmp_path: Path) -> None:
     finder, store = search(tmp_path, 2, "ATOL", "COSINE")
-    report = finder.run(error_of, cases(), 100)
+    report = finder.report(cases())
     bad = BadCases(store, report)
     assert bad.indices(Metric.ATOL, "") == [1, 3]
     assert bad.indices(Metric.MSE, "") == report.indices  # not searched: all that there are
@@ -152,7 +163,7 @@ def stopping() -> Iterator[Case]:
 def test_what_was_dumped_before_an_error_can_be_read(tmp_path: Path) -> None:
     finder, store = search(tmp_path, 5, dump=True)
     with pytest.raises(Stop), store.replacing():
-        finder.run(error_of, stopping(), 100)
+        finder.report(stopping())
     for index in (0, 1):
         assert torch.equal(CaseStore(tmp_path).load(index).inputs.args[0], data()[index])
 
@@ -165,7 +176,7 @@ def test_an_error_brings_the_files_of_the_earlier_search_back(tmp_path: Path, du
     first.flush()
     finder, store = search(folder, 5, dump=dump)
     with pytest.raises(Stop), store.replacing():
-        finder.run(error_of, stopping(), 100)
+        finder.report(stopping())
     assert [p.name for p in folder.iterdir()] == ["0.pt"]
     assert CaseStore(folder).load(0).inputs.args[0].item() == 7
     assert [p.name for p in tmp_path.iterdir()] == ["badcase"]

@@ -293,3 +293,39 @@ def test_without_a_gpu_the_report_says_where_it_ran(
     assert [r.levelname for r in caplog.records] == ["INFO"]
     assert qa.auto_find_bad_case(IMAGES).device == "cpu (device_ids=0: no GPU here)"
     assert "device_ids=0: no GPU here" in (tmp_path / "badcase_report.html").read_text()
+
+
+def test_a_loader_may_fill_one_tensor_again_and_again(tmp_path: Path) -> None:
+    def frames() -> Iterator[Tensor]:
+        frame = torch.empty(1, 3, 4, 4)
+        for image in IMAGES:
+            yield frame.copy_(image)
+
+    model = nn.Sequential(nn.Conv2d(3, 2, 1)).eval()
+    calib = calibrated(model, IMAGES[0])
+    qa = session(tmp_path, (model, calib), "fake_quant")
+    report = qa.auto_find_bad_case(frames(), topk=2)
+    for index in report.indices:
+        qa.run(index=index)
+        last = qa.compare_per_layer().to_pandas()["ATOL"].iloc[-1]
+        assert last == report.values[""]["ATOL"][index]
+
+
+def test_a_model_may_write_to_its_inputs(tmp_path: Path) -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x.sub_(0.5))
+
+    model = Centred().eval()
+    data = [image.clone() for image in IMAGES]
+    calib = calibrated(model, data[0].clone())
+    qa = session(tmp_path, (model, calib), "fake_quant")
+    report = qa.auto_find_bad_case(data)
+    qa.run()
+    assert all(torch.equal(a, b) for a, b in zip(data, IMAGES, strict=True))
+    worst = max(value for value in report.values[""]["ATOL"] if value is not None)
+    assert qa.compare_per_layer().to_pandas()["ATOL"].iloc[-1] == worst

@@ -26,7 +26,6 @@ def test_the_page_has_what_the_commands_found(run: Run, folder: Path) -> None:
         "relu1: 2 calls",
         "--max ATOL=0",
         "case worst",
-        "In order of range",
     ):
         assert text in page
     for name in ("badcase_report.html", "sensitivity_v2_report.html"):

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qtune.report.page import Chip, Section, Table, Tile, cell_text, render
+from qtune.report.page import Chip, Link, Section, Table, Tile, cell_text, render
 
 EVIL = "<script>alert('x')</script> & \"quoted\" 'single'"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -128,3 +128,8 @@ def test_a_table_that_is_too_long_is_cut_and_says_so() -> None:
     page = checked(render("t", [Section("s", tables=[Table(("v",), rows, caption="c", most=10)])]))
     assert page.tags.count("tr") == 11
     assert "c (the first 10 of 30 rows; the text files have all)" in page.text
+
+
+def test_links_lead_to_files_beside_the_page() -> None:
+    page = render("T", [Section("S", links=[Link("all <rows>", "a b.html")])])
+    assert '<a href="a%20b.html">all &lt;rows&gt;</a>' in page
