@@ -99,8 +99,9 @@ class Tap:
 
     def __call__(self, value: Tensor, original: Tensor | None, start: Tensor) -> Tensor:
         """``value`` again, on the way of the gradient; ``original``: what it is without error."""
-        delta = None if original is None else value.detach() - original.detach()
-        if delta is not None:
+        delta = None
+        if original is not None and value.numel():
+            delta = value.detach() - original.detach()
             self._errors += _sum_of_squares(delta)
         start = start.to(value.device)
         return cast(Tensor, _See.apply(value, start, self, delta))  # type: ignore[no-untyped-call]

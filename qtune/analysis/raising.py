@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qtune.analysis.ablation import Port, ports
+from qtune.analysis.ablation import Port, all_ports
 from qtune.dtype import QuantDType, qint16
 from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
@@ -72,10 +72,15 @@ class _Before:
 
 
 class Raising:
-    """Sets of stubs of ``model`` at int16, one after the other; :meth:`kept_back` undoes them."""
+    """Sets of stubs of ``model`` at int16, one after the other; :meth:`kept_back` undoes them.
+
+    ``casts``: places that round to float16, which have no statistics for a scale.
+    """
 
     def __init__(self, model: PreparedModel) -> None:
-        self.ports: dict[Entry, Port] = {(p.op.name, p.kind): p for p in ports(model)}
+        known = {(p.op.name, p.kind): p for p in all_ports(model)}
+        self.ports: dict[Entry, Port] = {e: p for e, p in known.items() if isinstance(p, Port)}
+        self.casts = frozenset(known.keys() - self.ports.keys())
         self._basis = None if model.resolution is None else model.resolution.basis
         self.nothing = Raised(resolution=model.resolution or Resolution({}, ()))
         self._before: dict[Entry, _Before] = {}
@@ -107,8 +112,12 @@ class Raising:
             for entry, plan in after.items()
             if entry in before and _grid(plan) != _grid(before[entry])
         }
-        with_it = [entry for entry in self.ports if entry in changed and entry not in entries]
         gone = frozenset(before.keys() - after.keys())
+        for name, port in sorted({*changed, *gone} - self.ports.keys()):
+            was, now = before[name, port].dtype, after.get((name, port))
+            to = "not be rounded" if now is None else f"be {now.dtype}"
+            return f"{name} {port} is {was}, has no statistics, and would {to} then"
+        with_it = [entry for entry in self.ports if entry in changed and entry not in entries]
         return Raised((*entries, *with_it), changed, gone, found)
 
     def _objection(self, entries: Sequence[Entry], found: Resolution, appeared: Set[Entry]) -> str:

@@ -176,9 +176,11 @@ class _Search:
         is_int8 = port is not None and port.fake_quantize.dtype == qint8
         if entry in self.cumulative or (port is not None and not is_int8):
             return
-        found: Raised | str = "the model has no such stub"
         if port is not None:
             found = self._planned(entry)
+        else:
+            is_cast = entry in self.raising.casts
+            found = "a cast to float16 stays that" if is_cast else "the model has no such stub"
         if isinstance(found, Raised):
             self._try(entry, found)
         else:

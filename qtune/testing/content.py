@@ -29,7 +29,9 @@ BY_NAME = frozenset({"torch", "qtune", "builtins", "numpy", "math", "operator", 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _TORCH_STATE = frozenset(vars(nn.Module()))
-_REPORTS = frozenset({"_graph", "_programs", "report", "resolution", "float_ops", "unfused"})
+_REPORTS = frozenset(
+    {"_graph", "_programs", "float_graph", "report", "resolution", "float_ops", "unfused"}
+)
 """Attributes of a prepared model that follow from the rest of it, and its graph, hashed apart."""
 
 

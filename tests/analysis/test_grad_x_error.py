@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,25 @@ def test_other_ports(kind: str) -> None:
     if kind == "kept norm":
         weights = [stub for stub in found if stub.endswith("weight")]
         assert sorted(weights) == sorted(s for s in plain if s.endswith("weight"))
+
+
+class Empty(nn.Module):
+    """A layer that is also called on no element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        return torch.cat([y, self.fc(x[:, :0].reshape(0, 4))]).sum(1)
+
+
+def test_values_without_elements_add_nothing() -> None:
+    x = torch.randn(3, 4)
+    found = scores(table_of(calibrated(Empty(), x), x, "total"))
+    assert found["fc weight"][0] > 0
+    assert all(math.isfinite(value) for values in found.values() for value in values)
 
 
 class Float16Exp(nn.Module):

@@ -293,3 +293,26 @@ def test_what_comes_along_counts_and_may_be_forbidden(with_function: PreparedMod
     goal, kept = TuneGoal(Metric.ATOL, 0.0, 5), Skip({"0": ("output",)})
     skipping = tune_case(with_function, table, goal, lambda: 1.0, kept)
     assert skipping.skipped["1 output"] == "0 output comes with it: skip_prefix '0'"
+
+
+def test_what_would_take_a_cast_to_float16_away_is_skipped_with_the_reason() -> None:
+    torch.manual_seed(0)
+    with march("nash-p"):
+        net, x = Block().eval(), torch.randn(2, 3, 8, 8)
+        half = [ModuleNameTemplate({"": qint8, "head": torch.float16})]
+        model = calibrated(net, x, setter=QconfigSetter(get_qconfig(), half))
+        baseline, before = net(x).detach(), fingerprint(model)
+
+        def score() -> float:
+            with torch.no_grad():
+                return float((model(x) - baseline).abs().max())
+
+        (table,) = sensitivity_tables(model, as_inputs(x), Metric.ATOL, "0", shown=False).values()
+        result = tune_case(model, table, TuneGoal(Metric.ATOL, 0.0, 8), score)
+    assert_same(before, model)
+    raised = [(row["op_name"], row["fake_stub_type"]) for row in tuned_rows(result)]
+    assert ("head", "weight") in raised
+    assert result.skipped["head output"] == "a cast to float16 stays that"
+    # int16 x int16 has no float result
+    operand = "_generated_adaptive_avg_pool2d_0 output"
+    assert result.skipped[operand].startswith("head output is torch.float16, has no statistics")
