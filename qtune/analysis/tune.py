@@ -113,7 +113,7 @@ def _gains(score: MetricScore, skip: Skip) -> dict[Entry, float]:
         entry: [] for entry, is_int8 in able.items() if is_int8 and not skip.reason(entry)
     }
     for inputs in progress(score.batches, "rank", unit="batch"):
-        (table,) = sensitivity_tables(
+        tables = sensitivity_tables(
             model,
             inputs,
             metric,
@@ -122,8 +122,8 @@ def _gains(score: MetricScore, skip: Skip) -> dict[Entry, float]:
             output_names=[score.output],
             post_process=score.post_process,
             shown=False,
-        ).values()
-        for row in table.records():
+        )
+        for row in (row for table in tables.values() for row in table.records()):
             entry = (row["op_name"], row["fake_stub_type"])
             gain = gained(metric, row[f"qint8_{metric}"], row[f"qint16_{metric}"])
             if entry in found and gain is not None:
@@ -159,7 +159,8 @@ class _Work:
             search = Search(raising, Costs(basis), self.score, self.budget, self._time, moving)
             cycles = {entry: search.added_cycles(entry) for entry in gains}
             for order, most in zip(rank(gains, cycles), self._shares(), strict=True):
-                search.run(order, most)
+                if most:
+                    search.run(order, most)
             points = front_of(
                 list(search.points.values()), self.budget.cost, ascending=self.score.ascending
             )
@@ -176,7 +177,8 @@ class _Work:
         )
 
     def _shares(self) -> tuple[int, int]:
-        return self.most - self.most // 2, self.most // 2
+        second = self.most // 2 if self.most > 2 else 0  # the first needs two: none, and all
+        return self.most - second, second
 
     def _time(self) -> float:
         return latency_us(self.model, self.inputs, basis_of(self.model).march)

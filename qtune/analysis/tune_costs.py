@@ -92,11 +92,14 @@ def _is_int16(view: OpView, index: int, resolution: Resolution) -> bool:
 
 
 def _bytes(view: OpView, resolution: Resolution) -> int:
-    plan, entry = resolution.plans[view.name], spec(view.op)
+    plan = resolution.plans[view.name]
     size = 2 if plan.dtype == qint16 else 1
     is_written = view.group in ("", view.name)  # of a fused group the last one
     moved = size * prod(view.output_shape) * (1 + len(view.consumers)) if is_written else 0
-    if plan.weight is None or entry.weight_role is None:
+    if plan.weight is None:  # also of what stays float, which the registry need not know
+        return moved
+    entry = spec(view.op)
+    if entry.weight_role is None:
         return moved
     shape = view.input_shapes[entry.roles.index(entry.weight_role)]
     return moved + (2 if plan.weight.dtype == qint16 else 1) * prod(shape or ())
