@@ -35,7 +35,7 @@ def compared(baseline: Any, analysed: Any, x: Any) -> LayerComparison:
     inputs = as_inputs(x)
     base = observe_baseline(baseline, analysed, inputs)
     facts = facts_of(baseline, analysed, "fake_quant", inputs, base, METRICS)
-    return compare(base, observe(analysed, inputs), METRICS, facts)
+    return compare(base, observe(analysed, inputs, keep_inputs=True), METRICS, facts)
 
 
 @pytest.mark.parametrize("position", POSITIONS)

@@ -12,7 +12,7 @@ import pytest
 
 from qtune.errors import ArgumentError
 from qtune.hbir import structure
-from qtune.hbir.structure import describe, match, rebuild
+from qtune.hbir.structure import describe, last_constants, match, rebuild
 
 Pair = namedtuple("Pair", ["first", "second"])
 
@@ -112,3 +112,17 @@ def test_a_file_does_not_import_the_module_that_it_names(
     (tmp_path / "side_effect.py").write_text("raise RuntimeError('imported')\nclass Out: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert structure._loaded("side_effect:Out") is None
+
+
+def test_constants_of_a_dict_and_at_the_end_of_a_call_may_be_left_out():
+    call = {"args": ({"x": 1.5, "task": ["seg", "det"], "n": None}, 2.5, "fast"), "kwargs": {}}
+    spec, _ = describe(call, lambda value: isinstance(value, float))
+    short = {"args": ({"x": 1.5}, 2.5, *last_constants(spec, 2)), "kwargs": {}}
+    assert match(spec, short, lambda value: isinstance(value, float), "inputs") == [1.5, 2.5]
+    assert last_constants(spec, 1) == ()  # a tensor is missing, too
+    wrong = {"args": ({"x": 1.5, "task": ["det", "seg"]}, 2.5, "fast"), "kwargs": {}}
+    with pytest.raises(ArgumentError, match="exported with 'seg', got 'det'"):
+        match(spec, wrong, lambda value: isinstance(value, float), "inputs")
+    fewer = {"args": ({"x": 1.5, "task": ["seg"]}, 2.5, "fast"), "kwargs": {}}
+    with pytest.raises(ArgumentError, match="expected list with"):
+        match(spec, fewer, lambda value: isinstance(value, float), "inputs")
