@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,11 +74,11 @@ def advise(judged: Judged, *, fixed_scale: bool, is_output: bool) -> str:
 
 
 def non_finite(judged: Judged) -> str:
-    """Advice about inf and NaN in either result, where they don't come with an operand."""
+    """Advice about inf and NaN in either result, where no operator before this one had them."""
     sides = {"baseline": judged.base, "analysed model": judged.record}
     ends = zip(sides, judged.ends, strict=True)
     bad = [name for name, end in ends if not _finite(end)]
-    made = [n for n in bad if all(_finite(extremes(v)) for v in _tensors(sides[n].inputs))]
+    made = [name for name in bad if all(_finite(extremes(v)) for v in _computed(sides[name]))]
     return f"The result holds inf or NaN ({' and '.join(made)})" if made else ""
 
 
@@ -154,8 +153,10 @@ def _joined(found: Iterable[str]) -> str:
     return "; ".join(text for text in found if text)
 
 
-def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
-    return (value for value in values if isinstance(value, Tensor))
+def _computed(record: OpRecord) -> Iterable[Tensor]:
+    """The operands that come from other operators."""
+    tensors = (value for value in record.inputs if isinstance(value, Tensor))
+    return (value for place, value in enumerate(tensors) if place not in record.data)
 
 
 def _finite(ends: Ends) -> bool:

@@ -5,7 +5,6 @@ In memory, and in ``badcase/<index>.pt``.
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from qtune.hbir.structure import describe, rebuild
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.observe import own_inputs
+from qtune.profiler.safe_load import load_safely
 from qtune.report.files import write_with
 
 BASELINE, ANALYSIS = "baseline", "analysis"
@@ -203,14 +203,6 @@ def read_case(path: Path, index: int) -> Case:
         parts = rebuild(content["structure"], tensors)
     attributes = {side: parts[f"{side}_attributes"] for side in (BASELINE, ANALYSIS)}
     return Case(index, Inputs(*parts["args"], **parts["kwargs"]), attributes)
-
-
-def load_safely(path: Path) -> Any:
-    """The content of a file, with torch's safe default; ``AnalysisError`` if it can't be read."""
-    try:
-        return torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise AnalysisError(f"{path} can't be read safely: {error}") from error
 
 
 def is_case(content: Any) -> bool:

@@ -31,6 +31,8 @@ OLD_PARAMETERS: dict[str, dict[str, str]] = {
 def accept_old(method: str, given: Mapping[str, Any]) -> bool:
     """Warn about each old parameter in ``given``, and return whether there is one.
 
+    Named is the line of the user's call: called by a method that is ``in_step``.
+
     ``TypeError`` for any other name.
     """
     known = OLD_PARAMETERS[method]
@@ -41,7 +43,7 @@ def accept_old(method: str, given: Mapping[str, Any]) -> bool:
         warnings.warn(
             f"QuantAnalysis.{method}: {name} is deprecated and has no effect; {known[name]}",
             DeprecationWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return bool(given)
 

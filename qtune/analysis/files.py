@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from qtune.analysis import pages
-from qtune.analysis.cases import load_safely
 from qtune.analysis.compare import LayerComparison
 from qtune.analysis.summary import summarize
 from qtune.errors import AnalysisError
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
+from qtune.profiler.safe_load import load_safely
 from qtune.profiler.sensitivity_table import SensitivityTable
 from qtune.report.files import write_text, write_with
 from qtune.report.table import text_table
@@ -107,5 +107,4 @@ def read_table(folder: Path, output: str, case: int) -> SensitivityTable:
         raise FileNotFoundError(
             f"{path} does not exist; call sensitivity(use_sensitivity_v2=True) first"
         )
-    table: SensitivityTable = torch.load(path, weights_only=True)
-    return table
+    return SensitivityTable.load(path)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from qtune.analysis.ablation import AnyPort, Port, all_ports
 from qtune.analysis.float_run import FloatRun, float_run
 from qtune.analysis.gradient_taps import Tap, is_float, samples_of, tapped
-from qtune.analysis.outputs import ALL, PostProcess
+from qtune.analysis.outputs import ALL, PostProcess, processed
 from qtune.analysis.selection import as_names, as_types, check_selection
 from qtune.analysis.sensitivity import HEAD, check_output_names, head_of
 from qtune.capture.inputs import Inputs
@@ -125,10 +125,8 @@ class _Loss:
         self.post_process = post_process
 
     def __call__(self, outputs: Any) -> Tensor:
-        baseline = self.baseline
-        if self.post_process is not None:
-            baseline, outputs = self.post_process(baseline), self.post_process(outputs)
-        loss = self.metric.function(baseline, outputs)
+        baseline = processed(self.baseline, self.post_process)
+        loss = self.metric.function(baseline, processed(outputs, self.post_process))
         problem = _problem(loss)
         if problem:
             raise self.refused(problem)

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from qtune.analysis import files
-from qtune.analysis.cases import BadCases, Case, is_case, load_safely, read_case, save_case
+from qtune.analysis.cases import BadCases, Case, is_case, read_case, save_case
 from qtune.analysis.finding import case_by_hand
 from qtune.analysis.session import Session
 from qtune.errors import AnalysisError
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import Metric
+from qtune.profiler.safe_load import load_safely
 from qtune.report.files import write_text
 from qtune.report.table import text_table
 

@@ -12,6 +12,7 @@ from qtune.capture.structure import flatten_named
 from qtune.errors import AnalysisError
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.pair_sums import PairSums, distance
+from qtune.profiler.record import duplicated
 
 Scores = dict[str, float | None]
 PostProcess = Callable[[Any], Any]
@@ -40,9 +41,7 @@ class OutputPair:
     def __init__(
         self, baseline: Any, outputs: Any, post_process: PostProcess | None = None
     ) -> None:
-        if post_process is not None:
-            baseline, outputs = post_process(baseline), post_process(outputs)
-        self._sides = (baseline, outputs)
+        self._sides = (processed(baseline, post_process), processed(outputs, post_process))
         self._pairs: list[tuple[str, Tensor, Tensor]] | None = None
 
     def scores(self, metric: MetricInfo) -> Scores:
@@ -78,6 +77,11 @@ class OutputPair:
         if self._pairs is None:
             self._pairs = [(name, a, b.to(a.device)) for name, a, b in pairs(*self._sides)]
         return self._pairs
+
+
+def processed(outputs: Any, post_process: PostProcess | None) -> Any:
+    """The outputs behind ``post_process``, which gets a copy: it may work in place."""
+    return outputs if post_process is None else post_process(duplicated(outputs))
 
 
 def _shared(a: Tensor, b: Tensor) -> PairSums | None:

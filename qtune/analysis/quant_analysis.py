@@ -19,7 +19,7 @@ from qtune.analysis.loading import load_together, save_bad_case
 from qtune.analysis.outputs import PostProcess
 from qtune.analysis.pairs import QUANTIZED, check_pair
 from qtune.analysis.rankings import ABLATION, check_method, rank_v1, rank_v2
-from qtune.analysis.ranks import Ranks, without_ddp
+from qtune.analysis.ranks import Ranks, in_step, without_ddp
 from qtune.analysis.session import Session
 from qtune.analysis.tuning import tune_cases
 from qtune.errors import AnalysisError

@@ -7,33 +7,66 @@ into a folder that all processes see.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import contextlib
+import datetime
+import functools
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
 
 from qtune.errors import AnalysisError
 from qtune.quantizers.processes import in_several_processes
 
+P = ParamSpec("P")
 T = TypeVar("T")
-_log = logging.getLogger("qtune.analysis")
+
+PATIENCE = datetime.timedelta(days=1)
+"""How long a process waits for the others, which may search or tune for hours."""
+_END = "end"
+
+
+class _AllStop(AnalysisError):
+    """A step ends in all processes, and all of them know."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What a process says when it meets the others: where it is, what it has, or what failed."""
+
+    where: str
+    part: str
+    value: bytes
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among the ``count`` ones that share the work of an analysis."""
+    """This process among the ``count`` ones that share the work of an analysis.
+
+    ``group``: through which they talk, on the CPU and with a patience of its own: that of the
+    user's group (10 minutes with NCCL) is meant for training steps.
+    """
 
     rank: int = 0
     count: int = 1
+    group: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
     def here(cls) -> Ranks:
-        """The processes of the default group of ``torch.distributed``, this one alone without."""
-        return cls(dist.get_rank(), dist.get_world_size()) if in_several_processes() else cls()
+        """The processes of the default group of ``torch.distributed``, this one alone without.
+
+        All of them must call this.
+        """
+        if not in_several_processes():
+            return cls()
+        group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        return cls(dist.get_rank(), dist.get_world_size(), group)
 
     @property
     def are_several(self) -> bool:
@@ -57,56 +90,108 @@ class Ranks:
         """The part of ``items`` that is this process's work; neighbours go to different ones."""
         return items[self.rank :: self.count]
 
-    def everywhere(self, where: str, work: Callable[[], T]) -> list[T]:
-        """What ``work()`` gave in each process, by rank.
+    @contextmanager
+    def step(self, where: str) -> Iterator[None]:
+        """A block that all processes run, and that ends in all of them with an error if one fails.
 
-        An exception in one process ends the step in all: the others raise ``AnalysisError`` that
-        names the process and its error, so that none waits for ever.
+        Who fails says so the next time the others wait, at the end of the block at the latest, and
+        raises its own error; the others raise ``AnalysisError`` that names the process and its
+        error. So none waits for ever, and the next step begins in all alike. A process that is in
+        another step is an ``AnalysisError``, too.
         """
         if not self.are_several:
-            return [work()]
-        found: list[Any] = [None] * self.count
+            yield
+            return
         try:
-            value = work()
-        except BaseException as error:
-            dist.all_gather_object(found, (None, f"{type(error).__name__}: {error}"))
+            yield
+        except _AllStop:
             raise
-        dist.all_gather_object(found, (value, None))
-        failed = {rank: text for rank, (_, text) in enumerate(found) if text is not None}
-        if failed:
-            rank, text = next(iter(failed.items()))
-            raise AnalysisError(f"{where}: process {rank} failed, so all stop. There: {text}")
-        return [value for value, _ in found]
+        except BaseException as error:
+            with contextlib.suppress(_AllStop):  # this one's own error says more
+                self._meet(_Message(where, _END, b"", f"{type(error).__name__}: {error}"))
+            raise
+        self._meet(_Message(where, _END, b""))
+
+    def everywhere(self, where: str, value: T) -> list[T]:
+        """The ``value`` of each process, by rank. In a :meth:`step` only."""
+        if not self.are_several:
+            return [value]
+        met = self._meet(_Message(where, "everywhere", _packed(where, value)))
+        return [
+            value if rank == self.rank else pickle.loads(message.value)
+            for rank, message in enumerate(met)
+        ]
 
     def on_first(self, where: str, work: Callable[[], T]) -> T:
-        """What ``work()`` gave in the first process, which alone does it; all processes get it."""
+        """What ``work()`` gives in the first process, which alone does it; all get it.
+
+        In a :meth:`step` only. It must live on the CPU.
+        """
         if not self.are_several:
             return work()
-        given: list[Any] = self.everywhere(where, work if self.is_first else _nothing)
-        first: T = given[0]
-        return first
+        if not self.is_first:
+            return self._sent(where, b"")
+        value = work()
+        self._sent(where, _packed(where, value))
+        return value
 
-    def count_of(self, data: Iterable[Any]) -> int | None:
-        """Length of the whole data, where a sampler that shares it out knows it.
+    def _sent(self, where: str, packed: bytes) -> Any:
+        self._meet(_Message(where, "on_first", b""))  # has it failed?
+        sent: list[Any] = [packed]
+        dist.broadcast_object_list(sent, src=0, group=self.group, device=torch.device("cpu"))
+        return None if self.is_first else pickle.loads(sent[0])
 
-        It gives the last processes items again so that all have as many: these are no cases of
-        their own. A loader that gives every process the same data is named in the log.
-        """
-        if not self.are_several or not isinstance(data, DataLoader):
-            return None
-        if not isinstance(data.sampler, DistributedSampler):
-            _log.warning(
-                "each of the %d processes searches all the data; give the loader a "
-                "DistributedSampler(dataset, shuffle=False) so that they share it",
-                self.count,
+    def _meet(self, message: _Message) -> list[_Message]:
+        """The messages of all processes; raises in all of them unless all is well."""
+        met: list[Any] = [None] * self.count
+        try:
+            dist.all_gather_object(met, message, group=self.group)
+        except RuntimeError as error:
+            raise _AllStop(
+                f"{message.where}: the other processes don't answer; has one of them ended, or was "
+                f"this not called in all of them? ({error})"
+            ) from error
+        for rank, other in enumerate(met):
+            if other.error is not None:
+                raise _AllStop(
+                    f"{message.where}: process {rank} failed, so all stop. There: {other.error}"
+                )
+        if len({(other.where, other.part) for other in met}) > 1:
+            places = ", ".join(f"{other.where} in process {r}" for r, other in enumerate(met))
+            raise _AllStop(
+                f"the processes are not at the same place: {places}; call every method of "
+                "QuantAnalysis in all processes, in the same order and with the same arguments"
             )
-            return None
-        dataset = data.sampler.dataset
-        return len(dataset) if data.batch_size == 1 and isinstance(dataset, Sized) else None
+        return met
 
 
-def _nothing() -> Any:
-    return None
+class _HasRanks(Protocol):
+    @property
+    def ranks(self) -> Ranks: ...
+
+
+_Owner = TypeVar("_Owner", bound=_HasRanks)
+
+
+def in_step(method: Callable[Concatenate[_Owner, P], T]) -> Callable[Concatenate[_Owner, P], T]:
+    """A method that is one :meth:`Ranks.step` of its owner's ``ranks``."""
+
+    @functools.wraps(method)
+    def run(self: _Owner, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.ranks.step(method.__name__):
+            return method(self, *args, **kwargs)
+
+    return run
+
+
+def _packed(where: str, value: Any) -> bytes:
+    """The bytes of ``value``, made before the others wait for them."""
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise AnalysisError(
+            f"{where}: the other processes need this value, which can't be pickled: {error}"
+        ) from error
 
 
 def without_ddp(model: Any) -> Any:

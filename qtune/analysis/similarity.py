@@ -145,11 +145,11 @@ def _run(
     with ExitStack() as stack:
         for model, device in zip((model1, model2), devices, strict=True):
             stack.enter_context(undisturbed(model, device=device))
-        with same_randomness():
+        with same_randomness(model1, model2):
             first = _observe(model1, model2, calls[0])
-        with same_randomness():
+        with same_randomness(model1, model2):
             second = _observe(model2, model1, calls[1])
-        with same_randomness():
+        with same_randomness(model1, model2):
             alone = _own_steps(model2, calls[1], first)
     return first, second, alone
 

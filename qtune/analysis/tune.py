@@ -75,12 +75,12 @@ def tune(
     Both models are restored whatever happens. Raises ``AnalysisError`` for models or data that
     can't be used, ``NotCalibratedError`` for stubs without a scale.
     """
-    check_pair(float_model, calib_model, FAKE_QUANT)
     model = require_torch(calib_model, _WHERE)
+    check_pair(float_model, model, FAKE_QUANT)
     for each in (float_model, model):
         refuse_observing(each, _WHERE)
     limit, judge = Budget.of(budget), Metric.get_metric(metric)
-    _check(limit, max_evaluations, latency=latency)
+    _check(limit, score, max_evaluations, latency=latency)
     skip, batches = Skip.of(skip_prefix, _WHERE), batches_of(data, model)
     with undisturbed(float_model, model):
         baselines = baselines_of(float_model, batches)
@@ -97,7 +97,9 @@ def tune(
     return front
 
 
-def _check(budget: Budget, most: int, *, latency: bool) -> None:
+def _check(budget: Budget, score: Any, most: int, *, latency: bool) -> None:
+    if score is not None and not callable(score):
+        raise AnalysisError(f"{_WHERE}: score is a function of the model, got {score!r}")
     if isinstance(most, bool) or not isinstance(most, int) or most < 2:
         raise AnalysisError(f"{_WHERE}: max_evaluations is an integer from 2 on, got {most!r}")
     if budget.latency_us is not None and not latency:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -42,7 +42,10 @@ class Skip:
             )
         found: dict[str, tuple[str, ...]] = {}
         for prefix, kinds in (skip_prefix or {}).items():
-            given = [] if isinstance(kinds, str) else list(kinds)
+            if not isinstance(prefix, str):
+                raise AnalysisError(f"{where}: skip_prefix: a prefix is a text, got {prefix!r}")
+            is_list = isinstance(kinds, Iterable) and not isinstance(kinds, str)
+            given = list(kinds) if is_list else []
             if not given or any(str(kind).partition("-")[0] not in KINDS for kind in given):
                 raise AnalysisError(
                     f"{where}: skip_prefix {prefix!r}: expected a list of "

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from qtune.analysis.outputs import PostProcess, Scores, scores
 from qtune.capture.inputs import Inputs, batch_to_inputs
+from qtune.capture.restore import restored
 from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import MetricInfo, number_of
 from qtune.profiler.observe import Model, run_model
+from qtune.profiler.record import duplicated
 from qtune.profiler.undisturbed import same_randomness
 
 _WHERE = "tune"
@@ -41,8 +41,11 @@ def batches_of(data: Iterable[Any], model: Model) -> list[Inputs]:
 
     They stay in memory: each point of the search runs over all of them.
     """
-    if isinstance(data, Tensor):
-        raise AnalysisError(f"{_WHERE}: data is an iterable of batches; one batch is [batch]")
+    if isinstance(data, Tensor) or not isinstance(data, Iterable | Sequence):
+        raise AnalysisError(
+            f"{_WHERE}: data is an iterable of batches, one batch is [batch]; got a "
+            f"{type(data).__name__}"
+        )
     found = [
         batch_to_inputs(item, model, index, _WHERE, AnalysisError)
         for index, item in enumerate(data)
@@ -94,14 +97,14 @@ class MetricScore:
 def baselines_of(float_model: Model, batches: Sequence[Inputs]) -> list[Any]:
     """The outputs of the float model on every batch, copies."""
     found = []
-    for inputs in batches:
+    for index, inputs in enumerate(batches):
         with same_randomness(float_model):
-            found.append(tree_map(_copied, run_model(float_model, inputs)))
+            try:
+                found.append(duplicated(run_model(float_model, inputs)))
+            except Exception as error:
+                error.add_note(f"raised by the float model on batch {index} of {_WHERE}")
+                raise
     return found
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def output_of(
@@ -109,6 +112,12 @@ def output_of(
 ) -> str:
     """The output that is scored: the wanted one, or the only one there is."""
     found: Scores = scores(metric, baseline, baseline, post_process)
+    if not found:
+        behind = "" if post_process is None else ", behind post_process"
+        raise AnalysisError(
+            f"{_WHERE}: the model gives no float tensor that {metric} can compare{behind}; take a "
+            "metric of scope 'all', or pass score="
+        )
     if wanted is None and len(found) == 1:
         return next(iter(found))
     if wanted in found:
@@ -141,7 +150,9 @@ class UserScore:
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def measure(self) -> tuple[float, float]:
-        """The score, twice."""
-        with torch.random.fork_rng():
+        """The score, twice. What the function does to the model is undone: buffers, modes, states,
+        new gradients, random state.
+        """
+        with restored(self.model):
             value = number_of(self.function(self.model), f"{_WHERE}: score {self.name}")
         return value, value

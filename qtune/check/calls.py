@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from qtune.capture.guards import is_guard
 from qtune.capture.inputs import Inputs
 from qtune.capture.leaf import is_leaf
+from qtune.capture.restore import restored
 from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat.op import QATOp
@@ -39,7 +39,7 @@ def call_counts(model: PreparedModel, inputs: Inputs) -> dict[str, int]:
     try:
         for name, module in modules.items():
             handles.append(module.register_forward_hook(lambda m, a, r, n=name: count(n)))
-        with all_float(model), torch.random.fork_rng():
+        with restored(model), all_float(model):
             model(*inputs.args, **inputs.kwargs)
     finally:
         for handle in handles:

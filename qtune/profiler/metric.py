@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from qtune.errors import ArgumentError
+from qtune.profiler.record import duplicated
 
 SCOPES = ("pertensor", "all")
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -49,6 +50,8 @@ class MetricInfo:
             if baseline.numel() == 0:
                 return None
             baseline, other = _real(baseline), _real(other)
+        if self.function.__module__ != __name__:  # one of the user's may work in place
+            baseline, other = duplicated(baseline), duplicated(other)
         try:
             value = self.function(baseline, other)
         except Exception as error:
@@ -121,9 +124,9 @@ class Metric(metaclass=_MetricAccess):
         """Decorator that registers ``metric(output1, output2)`` under ``name``.
 
         ``output1`` belongs to the baseline model. The name must be new. ``ascending``: larger is
-        better. ``scope``: ``pertensor`` or ``all`` (the whole outputs). ``decibels``: the values are
-        ``10 log10(signal / noise)`` (a PSNR); gains of sensitivity tables are then those of
-        ``noise / signal``.
+        better. ``scope``: ``pertensor`` or ``all`` (the whole outputs). ``decibels``: the values
+        are ``10 log10(signal / noise)`` (a PSNR); gains of sensitivity tables are then those of
+        ``noise / signal``. The metric gets copies.
         """
         if not isinstance(name, str) or not name or hasattr(type, name):
             raise ArgumentError(f"a metric's name is a text of its own, got {name!r}")

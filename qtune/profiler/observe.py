@@ -175,7 +175,17 @@ class _Recorder:
             tuple(real_numbers(v) for v in operands) if self.keep_inputs else (),
             str(node.meta["op"]) if op is None and is_operator(called) else getattr(op, "op", ""),
             operator_name(node),
+            tuple(self._data(node)),
         )
+
+    def _data(self, node: fx.Node) -> Iterator[int]:
+        """Places of the operands that are inputs of the model or constants."""
+        place = 0
+        for source in node.args:
+            if isinstance(source, fx.Node) and isinstance(self._live.value(source), Tensor):
+                if source.op in ("placeholder", "get_attr"):
+                    yield place
+                place += 1
 
 
 def grid_of(quantizer: FakeQuantize | None, value: Tensor) -> tuple[float | None, str]:

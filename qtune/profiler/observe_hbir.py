@@ -40,6 +40,7 @@ class _Taker:
     ) -> None:
         graph = module.model.graph
         self.note = note
+        self.feed = frozenset(feed)
         self.types = {
             node.metadata_props[META_OP]: f"{node.domain or 'onnx'}.{node.op_type}"
             for node in graph
@@ -53,7 +54,8 @@ class _Taker:
         owner = name.partition(":")[0] if name not in self.types else name
         first = owner == name
         keys = self.takes.get(owner, ()) if first else ()
-        values = tuple(self.values[key] for key in keys if key in self.values)
+        known = [key for key in keys if key in self.values]
+        values = tuple(self.values[key] for key in known)
         shapes = tuple(tuple(value.shape) for value in values)
         self.note(
             OpRecord(
@@ -65,6 +67,7 @@ class _Taker:
                 shapes,
                 values,
                 owner=owner,
+                data=tuple(place for place, key in enumerate(known) if key in self.feed),
             )
         )
         for key in keys:

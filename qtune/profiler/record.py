@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qtune.capture.structure import flatten_named
+from qtune.capture.structure import flatten, flatten_named, unflatten
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class OpRecord:
     ``op_type``: its qualified class or function. ``value``: real numbers. ``scale``: ``None`` where
     the result is no quantized number. ``dtype``: ``qint8``, ``qint16``, ``torch.float32``, ...
     ``input_shapes`` and ``inputs`` by operand. ``op``: the operator's name in the registry, where
-    known; ``owner``: its name, also for a second call or result.
+    known; ``owner``: its name, also for a second call or result. ``data``: which of the operands
+    that are tensors no operator computed: inputs of the model and constants.
     """
 
     name: str
@@ -31,6 +32,7 @@ class OpRecord:
     inputs: tuple[Any, ...] = ()
     op: str = ""
     owner: str = ""
+    data: tuple[int, ...] = ()
 
 
 OnRecord = Callable[[OpRecord], None]
@@ -69,6 +71,14 @@ def copied(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [copied(item) for item in value]
     return value
+
+
+def duplicated(outputs: Any) -> Any:
+    """The outputs of a model in containers of their own, for code of the user's that may write to
+    them; what is no tensor is the same object.
+    """
+    leaves, spec = flatten(outputs)
+    return unflatten([v.clone() if isinstance(v, Tensor) else v for v in leaves], spec)
 
 
 def plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from qtune.errors import ArgumentError
+from qtune.profiler.safe_load import load_safely
 from qtune.report.files import write_text, write_with
 from qtune.report.table import text_table
 
@@ -98,14 +99,15 @@ class SensitivityTable:
     def load(cls, path: str | os.PathLike[str]) -> SensitivityTable:
         """The table of a ``.pt`` file (or of the stem given to ``save``), never unpickled unsafely.
 
-        ``FileNotFoundError`` where there is none, ``ArgumentError`` for a file of something else.
+        ``FileNotFoundError`` where there is none, ``ArgumentError`` for a file of something else,
+        ``AnalysisError`` for one that can't be read.
         """
         file = _with_ending(path, ".pt")
         if not file.exists():
             raise FileNotFoundError(
                 f"{file} does not exist; sensitivity(use_sensitivity_v2=True) writes such files"
             )
-        table = torch.load(file, weights_only=True)
+        table = load_safely(file)
         if not isinstance(table, cls):
             raise ArgumentError(f"{file} holds a {type(table).__name__}, not a sensitivity table")
         return table

@@ -71,7 +71,7 @@ def similarity(given: SimilarityFunction, where: str) -> Similarity:
     if not callable(given):
         raise ArgumentError(f"{where}: similarity_func must be a name or a function, got {given!r}")
     name = getattr(given, "__name__", type(given).__name__)
-    return Similarity(name, lambda a, b: _number(given(a, b), name, where), None)
+    return Similarity(name, lambda a, b: _number(given(a.clone(), b.clone()), name, where), None)
 
 
 def _registered(given: str | MetricInfo) -> MetricInfo | None:

@@ -13,6 +13,7 @@ import torch
 
 from qtune.dtype import qint16
 from qtune.errors import ArgumentError
+from qtune.profiler.safe_load import load_safely
 from qtune.profiler.tuned_tables import skipped_lines
 from qtune.qconfig.sensitivity import Entry, PortRaiser, RaisedPorts, SensitiveOps
 from qtune.report.files import write_text, write_with
@@ -211,8 +212,14 @@ class TuneFront:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TuneFront:
-        """The front of a ``.pt`` file, never unpickled unsafely."""
-        front = torch.load(path, weights_only=True)
+        """The front of a ``.pt`` file, never unpickled unsafely.
+
+        ``FileNotFoundError`` where there is none, ``ArgumentError`` for a file of something else,
+        ``AnalysisError`` for one that can't be read.
+        """
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path} does not exist; tune(out_dir=...) writes such files")
+        front = load_safely(Path(path))
         if not isinstance(front, cls):
             raise ArgumentError(f"{path} holds a {type(front).__name__}, not a front of tune")
         return front

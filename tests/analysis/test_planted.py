@@ -116,7 +116,7 @@ def test_gradient_times_error_ranks_as_ablation_does(ablated: Ablated, loss: str
     scores = dict(zip(ports(table), table.column(SCORE), strict=True))
     expected = dict(zip(ports(ablated.table), ablated.values(LOSSES[loss], "qint8"), strict=True))
     together = [[float(scores[port]), float(expected[port])] for port in expected]
-    # over one batch of 16; over all 32 samples it is 0.90 to 0.97 (benchmarks/bench_grad_x_error.py)
+    # over one batch of 16; over all 32 samples it is 0.90 to 0.97 (bench_grad_x_error.py)
     assert spearmanr(together).statistic > 0.85
 
 
