@@ -20,20 +20,29 @@ _PATIENCE = datetime.timedelta(seconds=60)
 
 
 def on_ranks(
-    function: Callable[..., Any], folder: Path, *arguments: Any, start_method: str = "fork"
+    function: Callable[..., Any],
+    folder: Path,
+    *arguments: Any,
+    start_method: str = "fork",
+    count: int = RANKS,
 ) -> list[Any]:
-    """What ``function(rank, *arguments)`` returned in each process, by rank.
+    """What ``function(rank, *arguments)`` returned in each of ``count`` processes, by rank.
 
     An exception is returned as its text, so that a test can say what it expects in each process.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    given = (function, folder, march._current, arguments)
-    multiprocessing.start_processes(_worker, given, RANKS, start_method=start_method)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
+    given = (function, folder, march._current, arguments, count)
+    multiprocessing.start_processes(_worker, given, count, start_method=start_method)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(count)]
 
 
 def _worker(
-    rank: int, function: Callable[..., Any], folder: Path, current_march: Any, arguments: Any
+    rank: int,
+    function: Callable[..., Any],
+    folder: Path,
+    current_march: Any,
+    arguments: Any,
+    count: int,
 ) -> None:
     torch.set_num_threads(1)
     march._current = current_march
@@ -41,7 +50,7 @@ def _worker(
         "gloo",
         init_method=f"file://{folder}/store",
         rank=rank,
-        world_size=RANKS,
+        world_size=count,
         timeout=_PATIENCE,
     )
     try:

@@ -112,9 +112,10 @@ def _clamp_noise(value: Tensor, covered: float) -> float:
     """Energy that is clipped away, as a share of the energy of the finite values."""
     sizes = value.detach().abs()
     beyond = sizes[sizes > covered].double()
-    if not bool(torch.isfinite(beyond).all()):
-        sizes, beyond = sizes[torch.isfinite(sizes)], beyond[torch.isfinite(beyond)]
     signal = float(sizes.square().sum())
+    if not math.isfinite(signal):
+        beyond = beyond[torch.isfinite(beyond)]
+        signal = float(sizes[torch.isfinite(sizes)].double().square().sum())
     clipped = float((beyond - covered).square().sum())
     return clipped / signal if signal else 0.0
 

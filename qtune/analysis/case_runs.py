@@ -12,7 +12,6 @@ import torch
 from qtune.analysis import files
 from qtune.analysis.cases import ANALYSIS, BASELINE, Case
 from qtune.analysis.compare import Facts, LayerComparison, compare, selected
-from qtune.analysis.devices import inputs_on
 from qtune.analysis.facts import facts_of
 from qtune.analysis.old_files import write_old_comparison
 from qtune.analysis.op_info import RunFiles
@@ -30,11 +29,13 @@ def run_case(session: Session, case: Case, sides: Sequence[str], on_cpu: bool) -
     """Run the models of ``sides`` on ``case``; their operators' results go to ``op_infos``."""
     session.check_states("run")
     device = torch.device("cpu") if on_cpu else session.run_device
-    calls = {side: inputs_on(case.inputs_of(side), device) for side in sides}
+    calls = {side: session.inputs_of(case, side, device) for side in sides}
     runs: dict[str, Callable[[OnRecord], Any]] = {
         BASELINE: lambda note: stream_baseline(*session.models, calls[BASELINE], note),
         ANALYSIS: lambda note: stream(session.analysed, calls[ANALYSIS], note),
     }
+    for side in sides:  # their files go now: a run that ends half-way leaves none
+        session.runs.pop(side, None)
     with session.undisturbed(device):
         for side in progress(sides, "run", unit="model"):
             stored = RunFiles(session.out_dir / files.OP_INFOS / side)
@@ -53,6 +54,7 @@ def compare_runs(
             f"compare_per_layer: both models must have run, {' and '.join(missing)} has not; call "
             "run() or set_model_profiler_dir() first"
         )
+    _check_one_case(session)
     baseline, run = session.runs[BASELINE].observation, session.runs[ANALYSIS]
     wanted = selected(baseline, prefixes, types)
     facts = _facts(session, baseline)
@@ -62,6 +64,17 @@ def compare_runs(
     if session.old_style:
         write_old_comparison(session, baseline, run.observation, facts)
     return found
+
+
+def _check_one_case(session: Session) -> None:
+    """Two cases of a report can't be compared; what was set by hand for each side can."""
+    cases = [session.runs[side].case for side in (BASELINE, ANALYSIS)]
+    indices = [case.index for case in cases if case is not None]
+    if session.cases.by_hand is None and len(set(indices)) > 1:
+        raise AnalysisError(
+            f"compare_per_layer: the baseline ran on case {indices[0]}, the analysed model on case "
+            f"{indices[1]}; call run(index=...) for both models"
+        )
 
 
 def take_profiles(session: Session, baseline: str | Path, analysed: str | Path) -> None:
@@ -75,7 +88,7 @@ def _facts(session: Session, baseline: Observation) -> Facts:
     kind = session.analysis_type
     if case is None:
         return facts_of(*session.models, kind, None, baseline, session.metrics)
-    inputs = inputs_on(case.inputs_of(ANALYSIS), session.run_device)
+    inputs = session.inputs_of(case, ANALYSIS)
     with session.undisturbed(), same_randomness(), session.before(case, ANALYSIS):
         return facts_of(*session.models, kind, inputs, baseline, session.metrics)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qtune.analysis.devices import inputs_on, tensors_on
 from qtune.capture.inputs import Inputs
 from qtune.capture.structure import flatten, unflatten
 from qtune.errors import AnalysisError
@@ -135,6 +136,19 @@ class BadCases:
     def load(self, index: int) -> Case:
         """The case of that index."""
         return self.store.load(index) if self.by_hand is None else self.by_hand
+
+    def on_cpu(self) -> BadCases:
+        """The same with the tensors of a case set by hand on the CPU, for another process."""
+        if self.by_hand is None:
+            return self
+        case, cpu = self.by_hand, torch.device("cpu")
+        calls = {
+            side: inputs_on(call, cpu) if isinstance(call, Inputs) else call
+            for side, call in case.calls.items()
+        }
+        attributes = tensors_on(dict(case.attributes), cpu)
+        moved = Case(case.index, inputs_on(case.inputs, cpu), attributes, calls)
+        return replace(self, by_hand=moved)
 
     def choose(self, index: int | None, metric: MetricInfo, output: str | None) -> Case:
         """The case of ``index``, else the worst under ``metric``, over all outputs or on one."""

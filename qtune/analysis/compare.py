@@ -14,11 +14,10 @@ import torch
 
 from qtune.analysis.advice import Judged, advise, non_finite
 from qtune.analysis.op_error import OpError
-from qtune.analysis.selection import as_names, as_types
 from qtune.errors import AnalysisError
-from qtune.ops.op_types import is_one_of
+from qtune.ops.op_types import as_names, as_types, is_one_of
 from qtune.profiler.metric import Metric, MetricInfo
-from qtune.profiler.pair_sums import PairSums, distance, extremes, sums_of
+from qtune.profiler.pair_sums import MEANS, TOP, distance, extremes, sums_for, sums_of
 from qtune.profiler.record import Observation, OpRecord
 from qtune.report.progress import progress
 from qtune.report.table import format_number, text_table
@@ -70,7 +69,7 @@ class LayerComparison:
         return len(self.rows)
 
     def __str__(self) -> str:
-        return text_table(self.rows, self.columns, index=True)
+        return text_table(self.rows, self.columns, index=True, numbers_right=True)
 
     def only(self, wanted: Set[str] | None) -> LayerComparison:
         """The rows of the ``wanted`` operators; all of them for ``None``."""
@@ -168,6 +167,7 @@ def compare(
     per_tensor = [m for m in metrics if m.scope == "pertensor"]
     order = {name: i for i, name in enumerate(METRIC_ORDER)}
     ordered = sorted(per_tensor, key=lambda m: order.get(m.name, len(order)))
+    wanted = sums_for(ordered) | MEANS | TOP
     rows: dict[str, Row] = {}
     left_out: dict[str, str] = {}
     known, names = set(baseline.records), list(analysed.records)  # asking a file takes longer
@@ -177,7 +177,7 @@ def compare(
             continue
         base, record = baseline.records[name], analysed.records[name]
         if base.value.shape == record.value.shape:
-            rows[name] = _Pair(base, record, facts).row(ordered)
+            rows[name] = _Pair(base, record, facts, wanted).row(ordered)
         else:
             shapes = " and ".join(str(tuple(r.value.shape)) for r in (base, record))
             left_out[name] = f"the results have different shapes, {shapes}"
@@ -224,13 +224,16 @@ def _nothing(names: list[str], prefixes: Sequence[str], types: Sequence[Any] | N
 class _Pair:
     """The two results of one operator."""
 
-    def __init__(self, base: OpRecord, record: OpRecord, facts: Facts) -> None:
+    def __init__(
+        self, base: OpRecord, record: OpRecord, facts: Facts, wanted: frozenset[str]
+    ) -> None:
         self.base = base
         self.record = record
         self.facts = facts
         self.own = facts.own.get(record.name)
-        self.ends = extremes(base.value), extremes(record.value)
-        self.sums = sums_of(base.value, record.value, *self.ends)
+        self.sums = sums_of(base.value, record.value, wanted)
+        ranges = None if self.sums is None else self.sums.ranges
+        self.ends = ranges or (extremes(base.value), extremes(record.value))
 
     def row(self, metrics: Sequence[MetricInfo]) -> Row:
         """The cells, documented columns first."""
@@ -270,7 +273,8 @@ class _Pair:
         return self.base.value, self.record.value
 
     def _statistics(self) -> dict[str, float | None]:
-        means = [_mean(value, self.sums, side) for side, value in enumerate(self._values)]
+        sums = self.sums
+        means = [_mean(value) for value in self._values] if sums is None else sums.means
         (low, high), (other_low, other_high) = (end or (None, None) for end in self.ends)
         return {
             "base_model_min": low,
@@ -298,11 +302,9 @@ class _Pair:
         return cells | dict(zip(OWN_TAIL, ends, strict=True))
 
 
-def _mean(value: Any, sums: PairSums | None, side: int) -> float | None:
+def _mean(value: Any) -> float | None:
     if value.numel() == 0:
         return None
-    if sums is not None:
-        return (sums.sum_a, sums.sum_b)[side] / sums.count
     real = torch.view_as_real(value) if value.is_complex() else value
     return float(real.mean(dtype=torch.float64))
 

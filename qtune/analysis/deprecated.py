@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from qtune.errors import AnalysisError, ArgumentError
 from qtune.profiler.metric import metric_of_old_name
 
@@ -65,3 +67,24 @@ def positional(cached_attrs: Any, dump_in_run: Any) -> dict[str, Any]:
     if not isinstance(dump_in_run, bool):
         old["device"] = dump_in_run
     return old
+
+
+def ranking_by_place(metric: Any, prefixes: Any, types: Any) -> tuple[dict[str, Any], Any]:
+    """The old ``device`` and ``reserve``, which stood where ``metric`` and ``types`` do, and the
+    metric, which stood where ``prefixes`` does; ``({}, None)`` for a call of today.
+    """
+    is_old = isinstance(prefixes, str | None) and isinstance(types, bool | None)
+    if not (is_old and _is_device(metric)):
+        return {}, None
+    reserve = {} if types is None else {"reserve": types}
+    return {"device": metric, **reserve}, prefixes
+
+
+def _is_device(value: Any) -> bool:
+    if not isinstance(value, str):
+        return value is None or isinstance(value, (torch.device, int))
+    try:
+        torch.device(value)
+    except RuntimeError:  # the name of a metric
+        return False
+    return True

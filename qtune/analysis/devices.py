@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import TypeVar
 
 import torch
 
 from qtune.capture.inputs import Inputs
 from qtune.capture.structure import flatten, unflatten
 
+T = TypeVar("T")
 _log = logging.getLogger("qtune.analysis")
 
 
@@ -23,7 +25,13 @@ def device_of(device_ids: int | None) -> torch.device:
 
 def inputs_on(inputs: Inputs, device: torch.device) -> Inputs:
     """The same call with its tensors on ``device``."""
-    leaves, spec = flatten((inputs.args, dict(inputs.kwargs)))
-    moved = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    args, kwargs = unflatten(moved, spec)
+    args, kwargs = tensors_on((inputs.args, dict(inputs.kwargs)), device)
     return Inputs(*args, **kwargs)
+
+
+def tensors_on(value: T, device: torch.device) -> T:
+    """The same containers with their tensors on ``device``."""
+    leaves, spec = flatten(value)
+    moved = [leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    made: T = unflatten(moved, spec)
+    return made

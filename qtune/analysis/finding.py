@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from numbers import Integral
 from typing import Any
+
+from torch import Tensor
 
 from qtune.analysis import files
 from qtune.analysis.badcase import BadCaseSearch, Findings, report_of
 from qtune.analysis.cases import ANALYSIS, BASELINE, BadCases, Case, CaseStore
 from qtune.analysis.devices import inputs_on
+from qtune.analysis.same_models import check_same_models
 from qtune.analysis.session import Session
+from qtune.analysis.shared_data import count_of
 from qtune.capture.inputs import Inputs, batch_to_inputs
 from qtune.errors import AnalysisError
-from qtune.hbir.feeding import positional
+from qtune.hbir.feeding import is_flat, positional
 from qtune.hbir.module import HbirModule
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.kept_state import read_attributes
@@ -23,8 +32,8 @@ from qtune.profiler.undisturbed import same_randomness
 from qtune.report.progress import expected_length
 
 _SEARCH = "auto_find_bad_case"
-_SHARES = ".badcase_shares"
-"""Folder of the cases that each of several processes found, until they are compared."""
+_SHARES = ".badcase_shares-"
+"""How the folder begins that has the cases each of several processes found, until one chooses."""
 
 
 def find_bad_cases(
@@ -37,6 +46,7 @@ def find_bad_cases(
 ) -> BadCaseReport:
     """Search ``data`` with both models, write the report, and go on with what was found."""
     session.check_states(_SEARCH)
+    _check_arguments(data, {"topk": topk, "num_steps": num_steps})
     if session.ranks.are_several:
         return _find_together(session, data, num_steps, cached_attrs, topk)
     store = session.new_store(dump)
@@ -49,38 +59,67 @@ def find_bad_cases(
     return report
 
 
+def _check_arguments(data: Any, numbers: Mapping[str, Any]) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+            raise AnalysisError(f"{_SEARCH}: {name} is a whole number from 1 on, got {value!r}")
+    if isinstance(data, Tensor) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        raise AnalysisError(
+            f"{_SEARCH}: the data are a loader, a generator or a list of inputs, got a "
+            f"{type(data).__name__}; for a single input call set_bad_case"
+        )
+
+
 def _find_together(
     session: Session, data: Iterable[Any], num_steps: int, cached_attrs: Sequence[str], topk: int
 ) -> BadCaseReport:
     """Each process searches its share and writes its worst cases; the first one keeps the worst."""
-    ranks, shares = session.ranks, session.out_dir / _SHARES
-    own = CaseStore(shares / str(ranks.rank), dump=True)
+    ranks = session.ranks
+    check_same_models(session, _SEARCH)
+    shares = ranks.on_first(_SEARCH, lambda: _folder_for_shares(session))
+    own = CaseStore(session.out_dir / shares / str(ranks.rank), dump=True)
     search = BadCaseSearch(session.metrics, topk, own, session.post_process)
-    ranks.on_first(_SEARCH, lambda: shutil.rmtree(shares, ignore_errors=True))
-    with session.undisturbed(cached_attrs=cached_attrs):
-        parts = ranks.everywhere(
-            _SEARCH, lambda: _search(session, search, data, num_steps, cached_attrs)
-        )
-    report = report_of(session.metrics, topk, parts, session.where_run)
-    store = session.new_store()
-
-    def keep_worst() -> None:
-        with store.replacing():
-            store.folder.mkdir(parents=True, exist_ok=True)
-            for index in report.indices:
-                found = shares / str(index % ranks.count) / f"{index}.pt"
-                if not found.exists():
-                    raise AnalysisError(
-                        f"{_SEARCH}: {found}, which process {index % ranks.count} wrote, is not "
-                        "here; give all processes the same out_dir, on a disk that they share"
-                    )
-                found.replace(store.folder / found.name)
-            files.write_report(session.out_dir, report)
-        shutil.rmtree(shares, ignore_errors=True)
-
-    ranks.on_first(_SEARCH, keep_worst)
-    session.take_cases(BadCases(store, report))
+    try:
+        _check_shared(session, shares)
+        with session.undisturbed(cached_attrs=cached_attrs):
+            found = _search(session, search, data, num_steps, cached_attrs)
+        parts = ranks.everywhere(_SEARCH, found)
+        report = report_of(session.metrics, topk, parts, session.where_run)
+        ranks.on_first(_SEARCH, lambda: _keep_worst(session, report, shares))
+    finally:
+        shutil.rmtree(own.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the last one removes it
+            own.folder.parent.rmdir()
+    session.take_cases(BadCases(session.new_store(), report))
     return report
+
+
+def _folder_for_shares(session: Session) -> str:
+    session.out_dir.mkdir(parents=True, exist_ok=True)
+    for old in session.out_dir.glob(f"{_SHARES}*"):  # of a search that was killed
+        shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=_SHARES, dir=session.out_dir)).name
+
+
+def _check_shared(session: Session, shares: str) -> None:
+    """Raise unless this process sees the folder of the first one, before anything takes long."""
+    if not (session.out_dir / shares).is_dir():
+        raise AnalysisError(
+            f"{_SEARCH}: the first process writes to another folder than out_dir "
+            f"{session.out_dir}; give all processes the same one, on a disk that they share"
+        )
+
+
+def _keep_worst(session: Session, report: BadCaseReport, shares: str) -> None:
+    """Put the cases of the report in the place of earlier ones, and write it."""
+    store, count = session.new_store(), session.ranks.count
+    with store.replacing():
+        store.folder.mkdir(parents=True, exist_ok=True)
+        for index in report.indices:
+            name = f"{index}.pt"
+            found = session.out_dir / shares / str(index % count) / name
+            found.replace(store.folder / name)
+        files.write_report(session.out_dir, report)
 
 
 def _search(
@@ -100,8 +139,28 @@ def take_bad_case(session: Session, data: Any, attributes: Mapping[str, Mapping[
 
     ``attributes``: side -> name -> value before the call.
     """
-    case = session.ranks.on_first("set_bad_case", lambda: case_by_hand(session, data, attributes))
-    session.take_cases(BadCases(session.new_store(), by_hand=case))
+
+    def take() -> None:
+        case = case_by_hand(session, data, attributes)
+        session.take_cases(BadCases(session.new_store(), by_hand=case))
+
+    share_cases(session, "set_bad_case", take)
+
+
+def share_cases(session: Session, where: str, take: Callable[[], None]) -> None:
+    """Let the first process ``take`` bad cases, and all go on with them."""
+
+    def work() -> BadCases:
+        take()
+        return session.cases.on_cpu()
+
+    cases = session.ranks.on_first(where, work)
+    if session.ranks.is_first:
+        return
+    cases = replace(cases, store=session.new_store())
+    for index in [] if cases.report is None else cases.report.indices:
+        cases.load(index)  # fails where out_dir is another folder than the first process's
+    session.take_cases(cases)
 
 
 def case_by_hand(session: Session, data: Any, attributes: Mapping[str, Mapping[str, Any]]) -> Case:
@@ -120,10 +179,13 @@ def case_by_hand(session: Session, data: Any, attributes: Mapping[str, Mapping[s
 def _call_on(session: Session, data: Any, side: str) -> Inputs | AnalysisError:
     """What the data mean to one model, or why they mean nothing.
 
-    An HBIR module is called as the torch model, where that takes the data, else as itself.
+    An HBIR module is called as the torch model, where that takes the data, else as itself, and
+    always as itself with the tensors of all its inputs.
     """
     own = session.model_of(side)
-    models = (session.called_model, own) if isinstance(own, HbirModule) else (own,)
+    models: tuple[Model, ...] = (own,)
+    if isinstance(own, HbirModule) and not (_is_list(data) and is_flat(own[0], data)):
+        models = (session.called_model, own)
     errors = []
     for model in models:
         try:
@@ -133,15 +195,20 @@ def _call_on(session: Session, data: Any, side: str) -> Inputs | AnalysisError:
     return errors[0]
 
 
+def _is_list(data: Any) -> bool:
+    return type(data) in (tuple, list)
+
+
 def call_of(model: Model, batch: Any, index: int, where: str) -> Inputs:
     """The call that a batch stands for; labels behind the inputs of an HBIR module are left out."""
-    if isinstance(model, HbirModule) and type(batch) in (tuple, list):
-        batch = tuple(batch[:1]) if len(positional(model[0])) == 1 else tuple(batch)
+    if isinstance(model, HbirModule) and _is_list(batch):
+        is_labelled = len(positional(model[0])) == 1 and not is_flat(model[0], batch)
+        batch = tuple(batch[:1]) if is_labelled else tuple(batch)
     return batch_to_inputs(batch, model, index, where, AnalysisError)
 
 
 def _cases(session: Session, data: Iterable[Any], cached_attrs: Sequence[str]) -> Iterator[Case]:
-    count = session.ranks.count_of(data)
+    count = count_of(data, session.ranks)
     for step, item in enumerate(data):
         index = session.ranks.index(step)
         if count is not None and index >= count:

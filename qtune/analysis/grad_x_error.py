@@ -20,13 +20,14 @@ from qtune.analysis.ablation import AnyPort, Port, all_ports
 from qtune.analysis.float_run import FloatRun, float_run
 from qtune.analysis.gradient_taps import Tap, is_float, samples_of, tapped
 from qtune.analysis.outputs import ALL, PostProcess, processed
-from qtune.analysis.selection import as_names, as_types, check_selection
+from qtune.analysis.selection import check_selection
 from qtune.analysis.sensitivity import HEAD, check_output_names, head_of
 from qtune.capture.inputs import Inputs
 from qtune.capture.structure import flatten, unflatten
 from qtune.errors import AnalysisError
 from qtune.nn.float_mode import all_float, all_quantizing
 from qtune.nn.prepared import PreparedModel
+from qtune.ops.op_types import as_names, as_types
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.observe import require_torch
 from qtune.profiler.sensitivity_table import SensitivityTable

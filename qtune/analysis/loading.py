@@ -19,7 +19,7 @@ from typing import Any
 
 from qtune.analysis import files
 from qtune.analysis.cases import BadCases, Case, is_case, read_case, save_case
-from qtune.analysis.finding import case_by_hand
+from qtune.analysis.finding import case_by_hand, share_cases
 from qtune.analysis.session import Session
 from qtune.errors import AnalysisError
 from qtune.profiler.bad_case_report import BadCaseReport
@@ -48,7 +48,6 @@ def load_bad_cases(session: Session, path: str | Path | None) -> None:
         report = _take(session, partial(_download, str(path)))
     elif Path(path).is_file() and Path(path).name != files.REPORT:
         _take_file(session, Path(path))
-        session.old_style = True
         return
     else:
         folder = Path(path).parent if Path(path).is_file() else Path(path)
@@ -58,11 +57,9 @@ def load_bad_cases(session: Session, path: str | Path | None) -> None:
 
 
 def load_together(session: Session, path: str | Path | None) -> None:
-    """:func:`load_bad_cases` by the first of several processes; the others read what it copied."""
-    session.ranks.on_first("load_bad_case", lambda: load_bad_cases(session, path))
-    if not session.ranks.is_first:
-        is_case = path is not None and Path(path).is_file() and Path(path).name != files.REPORT
-        load_bad_cases(session, path if is_case else None)
+    """:func:`load_bad_cases` by the first of several processes; all go on with them."""
+    share_cases(session, "load_bad_case", lambda: load_bad_cases(session, path))
+    session.old_style |= session.cases.by_hand is not None  # a single file, as in older versions
 
 
 def save_bad_case(session: Session) -> Path:

@@ -22,6 +22,7 @@ from qtune.profiler.observe_converted import is_converted
 from qtune.profiler.raw_features import get_raw_features
 from qtune.profiler.weights import compare_weights
 from qtune.quantization.unfused import check_unfused_operations
+from qtune.quantizers.processes import unwrapped
 from qtune.report.files import write_text
 
 FOLDER, PAGE = "horizon_quant_debug", "profiler.html"
@@ -60,6 +61,7 @@ def model_profiler(
     The models are left as they were.
     """
     options = _options(kwargs_dict or {}, mode)
+    model1, model2 = unwrapped(model1), unwrapped(model2)
     _check_mode(model1, model2, mode)
     folder = Path(out_dir or FOLDER)
     is_float = MODES[mode][0] == FLOAT

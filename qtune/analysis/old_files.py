@@ -29,7 +29,7 @@ from qtune.profiler.observe import run_model, type_name
 from qtune.profiler.record import Observation
 from qtune.profiler.undisturbed import same_randomness
 from qtune.report.files import write_text, write_with
-from qtune.report.table import text_table
+from qtune.report.table import shown_type, text_table
 
 COMPARED, ADVISED, PAGE = "compare_per_layer_out", "abnormal_layer_advisor", "profiler.html"
 RANKED = "sensitive_ops"
@@ -93,7 +93,8 @@ def write_old_ranking(
     old.sort(key=lambda row: metric.badness(row[3]), reverse=True)
     header = ("op_name", "sensitive_type", "op_type", metric.name)
     path = session.out_dir / f"{RANKED}.pt"
-    write_text(path.with_suffix(".txt"), text_table(old, header, style="plain") + "\n")
+    shown = [[name, kind, shown_type(op), value] for name, kind, op, value in old]
+    write_text(path.with_suffix(".txt"), text_table(shown, header, style="plain") + "\n")
     write_with(path, lambda target: torch.save(old, target))
 
 
@@ -146,7 +147,7 @@ def _write(
     index: bool,
 ) -> None:
     path = session.out_dir / f"{name}.txt"
-    write_text(path, text_table(rows, columns, index=index) + "\n")
+    write_text(path, text_table(rows, columns, index=index, numbers_right=True) + "\n")
     write_text(path.with_suffix(".csv"), _csv(columns, rows))
 
 

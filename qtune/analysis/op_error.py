@@ -27,7 +27,7 @@ from qtune.nn.quantized.qtensor import QTensor
 from qtune.prepare.fuse import GROUP
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.observe import Model, grid_of, numbered_results, real_numbers, stream_graph
-from qtune.profiler.pair_sums import distance, extremes, sums_of
+from qtune.profiler.pair_sums import TOP, PairSums, channel_energies, distance, sums_for, sums_of
 from qtune.profiler.record import Observation, OpRecord
 
 _log = logging.getLogger("qtune.analysis")
@@ -55,10 +55,10 @@ class OpError:
         """``a``: the baseline's result, ``b``: the operator's on the same input."""
         if not (b.is_floating_point() or b.is_complex()):
             return cls(name, {m.name: None for m in metrics}, None, None)
-        sums = sums_of(a, b, extremes(a), extremes(b))
+        sums = sums_of(a, b, sums_for(metrics) | TOP)
         found = {m.name: distance(m, a, b, sums) for m in metrics}
-        steps = None if sums is None or not scale else sums.largest_e / scale
-        return cls(name, found, steps, None if sums is None else channel_sqnr(a, b))
+        steps = None if sums is None or not scale else sums.largest / scale
+        return cls(name, found, steps, None if sums is None else channel_sqnr(a, b, sums))
 
 
 def op_errors(
@@ -131,12 +131,14 @@ class _Forced:
         return known.to(own.dtype)
 
 
-def channel_sqnr(a: Tensor, b: Tensor) -> float | None:
-    """See :attr:`OpError.channel_sqnr`; channels without signal and noise do not count."""
+def channel_sqnr(a: Tensor, b: Tensor, sums: PairSums | None = None) -> float | None:
+    """See :attr:`OpError.channel_sqnr`; channels without signal and noise do not count.
+
+    ``sums``: those of the two, where they are known.
+    """
     if a.dim() < 2 or a.numel() == 0:
         return None
-    others = [axis for axis in range(a.dim()) if axis != 1]
-    signal, noise = a.square().sum(others), (a - b).square().sum(others)
+    signal, noise = channel_energies(a, b, sums)
     some = (signal > 0) | (noise > 0)
     if not bool(some.any()):
         return math.inf

@@ -11,6 +11,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from qtune.errors import AnalysisError
 from qtune.profiler.op_files import OpInfoWriter, stored
 from qtune.profiler.op_info import OpInfo
 from qtune.profiler.record import Observation, OpRecord, plain
@@ -49,7 +50,7 @@ class RunFiles(Mapping[str, OpRecord]):
             )
         )
         head = replace(record, value=_NOTHING, inputs=())
-        self._files[record.name] = _File(path, head, _place_of(value, inputs))
+        self._files[record.name] = _File(path, head, _place_of(value, inputs), _stamp(path))
 
     def observation(self, outputs: Any) -> Observation:
         """The run with these outputs."""
@@ -81,13 +82,22 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One written operator. ``place``: of the result, where it can be mapped without the rest."""
+    """One written operator. ``place``: of the result, where it can be mapped without the rest.
+
+    ``stamp``: what tells the file from one that came in its place.
+    """
 
     path: Path
     head: OpRecord
     place: _Place | None
+    stamp: tuple[int, int]
 
     def record(self) -> OpRecord:
+        if _stamp(self.path) != self.stamp:
+            raise AnalysisError(
+                f"{self.path} is not the file that this analysis wrote: another run has the same "
+                "out_dir, or it was removed; call run() again, each analysis in its own out_dir"
+            )
         inputs: Any = _Inputs(self.path)
         return replace(self.head, value=self._value(), inputs=inputs)
 
@@ -113,6 +123,15 @@ class _Inputs(Sequence[Any]):
 
     def __len__(self) -> int:
         return len(stored(self._path).input)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Which file is at ``path``, and of when; zeros for none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
 
 
 def _mapped(path: Path, place: _Place) -> Tensor | None:

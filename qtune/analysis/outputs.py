@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from qtune.capture.structure import flatten_named
 from qtune.errors import AnalysisError
 from qtune.profiler.metric import MetricInfo
-from qtune.profiler.pair_sums import PairSums, distance
+from qtune.profiler.pair_sums import PairSums, distance, sums_for, sums_of
 from qtune.profiler.record import duplicated
 
 Scores = dict[str, float | None]
@@ -57,7 +56,7 @@ class OutputPair:
         found |= {m.name: {} for m in single}
         for name, a, b in self._tensors() if single else []:
             if _has_distance(a):
-                sums = _shared(a, b) if len(single) > 1 else None
+                sums = _shared(a, b, single) if len(single) > 1 else None
                 for metric in single:
                     found[metric.name][name] = distance(metric, a, b, sums)
         return {m.name: found[m.name] for m in metrics}
@@ -84,12 +83,9 @@ def processed(outputs: Any, post_process: PostProcess | None) -> Any:
     return outputs if post_process is None else post_process(duplicated(outputs))
 
 
-def _shared(a: Tensor, b: Tensor) -> PairSums | None:
-    """The sums of two large real tensors; ``None`` if one of them has no finite ones."""
-    if a.shape != b.shape or a.numel() < SHARED_FROM or a.is_complex() or b.is_complex():
-        return None
-    sums = PairSums.of(a, b)
-    return sums if math.isfinite(sums.squares_a + sums.squares_b) else None
+def _shared(a: Tensor, b: Tensor, metrics: Sequence[MetricInfo]) -> PairSums | None:
+    """The sums of two large finite real tensors."""
+    return None if a.numel() < SHARED_FROM else sums_of(a, b, sums_for(metrics))
 
 
 def _has_distance(value: Tensor) -> bool:

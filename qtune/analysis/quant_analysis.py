@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from qtune.analysis import files
 from qtune.analysis.case_runs import compare_runs, forget_runs, run_case, take_profiles
 from qtune.analysis.cases import ANALYSIS, BASELINE, BadCases, CaseStore
 from qtune.analysis.compare import LayerComparison
-from qtune.analysis.deprecated import accept_old, positional
+from qtune.analysis.deprecated import accept_old, positional, ranking_by_place
 from qtune.analysis.devices import device_of
 from qtune.analysis.finding import find_bad_cases, take_bad_case
 from qtune.analysis.loading import load_together, save_bad_case
 from qtune.analysis.outputs import PostProcess
 from qtune.analysis.pairs import QUANTIZED, check_pair
-from qtune.analysis.rankings import ABLATION, check_method, rank_v1, rank_v2
-from qtune.analysis.ranks import Ranks, in_step, without_ddp
+from qtune.analysis.rankings import ABLATION, cache_option, check_method, rank_v1, rank_v2
+from qtune.analysis.ranks import Ranks, without_ddp
 from qtune.analysis.session import Session
 from qtune.analysis.tuning import tune_cases
 from qtune.errors import AnalysisError
@@ -29,10 +29,22 @@ from qtune.profiler.observe import Model
 from qtune.profiler.tuned_tables import TunedTables
 
 T = TypeVar("T")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 DEFAULT_METRICS = ("L1", "COSINE", "ATOL")
 DEFAULT_METRIC = "ATOL"
 DEFAULT_DIR = "./horizon_quant_analysis"
+
+
+def _in_step(method: _Method) -> _Method:
+    """A method that all processes call; an error in one of them ends it in all."""
+
+    @wraps(method)
+    def step(self: QuantAnalysis, *args: Any, **kwargs: Any) -> Any:
+        with self._session.ranks.step(method.__name__):
+            return method(self, *args, **kwargs)
+
+    return cast(_Method, step)
 
 
 class QuantAnalysis:
@@ -63,6 +75,13 @@ class QuantAnalysis:
         out_dir: str | None = None,
         metric_list: Sequence[str | MetricInfo] | None = None,
     ) -> None:
+        if post_process is not None and not callable(post_process):
+            raise AnalysisError(
+                f"QuantAnalysis: post_process is called with the outputs of a model, got a "
+                f"{type(post_process).__name__}"
+            )
+        single = isinstance(metric_list, str | MetricInfo)
+        metrics = [metric_list] if single else metric_list or DEFAULT_METRICS
         folder = Path(out_dir or DEFAULT_DIR)
         models = without_ddp(baseline_model), without_ddp(analysis_model)
         self._session = Session(
@@ -71,7 +90,7 @@ class QuantAnalysis:
             check_pair(*models, analysis_model_type),
             device_of(device_ids),
             folder,
-            [metric_of_old_name(m) for m in metric_list or DEFAULT_METRICS],
+            [metric_of_old_name(m) for m in metrics],
             post_process,
             BadCases(CaseStore(folder / files.CASES)),
             device_ids,
@@ -109,6 +128,7 @@ class QuantAnalysis:
             raise AnalysisError("output_names: no report yet; call auto_find_bad_case first")
         return report.output_names
 
+    @_in_step
     def auto_find_bad_case(
         self,
         data_generator: Iterable[Any],
@@ -137,6 +157,7 @@ class QuantAnalysis:
             self._on_first("save_bad_case", save_bad_case)
         return report
 
+    @_in_step
     def set_bad_case(
         self,
         data: Any,
@@ -151,6 +172,7 @@ class QuantAnalysis:
         given = {BASELINE: baseline_model_cached_attr, ANALYSIS: analysis_model_cached_attr}
         take_bad_case(self._session, data, {side: a for side, a in given.items() if a})
 
+    @_in_step
     def load_bad_case(self, path: str | None = None) -> None:
         """Go on with the bad cases of an earlier session.
 
@@ -161,11 +183,13 @@ class QuantAnalysis:
         """
         load_together(self._session, path)
 
+    @_in_step
     def save_bad_case(self) -> None:
         """Write the present bad case to ``badcase.pt``, and in words to ``badcase.txt``."""
         self._note_old()
         self._on_first("save_bad_case", save_bad_case)
 
+    @_in_step
     def run(
         self,
         device: Any = None,
@@ -193,6 +217,7 @@ class QuantAnalysis:
 
         self._on_first("run", run)
 
+    @_in_step
     def compare_per_layer(
         self, prefixes: tuple[str, ...] | None = None, types: tuple[Any, ...] | None = None
     ) -> LayerComparison:
@@ -202,6 +227,7 @@ class QuantAnalysis:
         """
         return self._on_first("compare_per_layer", lambda s: compare_runs(s, prefixes, types))
 
+    @_in_step
     def sensitivity(
         self,
         metric: str | MetricInfo = DEFAULT_METRIC,
@@ -210,6 +236,8 @@ class QuantAnalysis:
         output_names: tuple[str, ...] | None = None,
         use_sensitivity_v2: bool = False,
         sensitivity_method: str = ABLATION,
+        *,
+        max_cache_bytes: int | None = None,
         **old: Any,
     ) -> dict[str, list[Any]]:
         """Rank every fake-quantize by what it costs alone, and (v2) by what int16 would gain.
@@ -223,20 +251,27 @@ class QuantAnalysis:
         ``sensitivity_method`` (v2 only): ``ablation`` runs the model with each fake-quantize alone;
         ``grad_x_error`` takes gradient times error of all at once and needs a differentiable loss
         as metric (:func:`~qtune.analysis.grad_x_error.grad_x_error_tables`).
+        ``max_cache_bytes`` (ablation only, default 1 GiB): memory for the values of the baseline;
+        where they are larger, more is computed again, with the same numbers.
         """
-        self._note_old(accept_old("sensitivity", old))
+        by_place, old_metric = ranking_by_place(metric, prefixes, types)
+        if by_place:
+            metric, prefixes, types = old_metric or DEFAULT_METRIC, None, None
+        self._note_old(accept_old("sensitivity", {**old, **by_place}))
         check_method(self._session, sensitivity_method, use_sensitivity_v2)
         options = {
             "prefixes": prefixes,
             "types": types,
             "output_names": output_names,
             "post_process": self._session.post_process,
+            **cache_option(max_cache_bytes, sensitivity_method),
         }
         chosen = self._metric(metric)
         if use_sensitivity_v2:
             return dict(rank_v2(self._session, chosen, options, sensitivity_method))
         return dict(rank_v1(self._session, chosen, options))
 
+    @_in_step
     def tune_bad_case(
         self,
         outputs_config: Mapping[str, Mapping[str, Any]],
@@ -251,10 +286,12 @@ class QuantAnalysis:
         tune = partial(tune_cases, outputs_config=outputs_config, skip_prefix=skip_prefix)
         return self._on_first("tune_bad_case", tune)
 
+    @_in_step
     def clean(self) -> None:
         """Remove what ``run`` wrote (``op_infos``); tables, reports and bad cases stay."""
         self._on_first("clean", forget_runs)
 
+    @_in_step
     def set_model_profiler_dir(
         self, baseline_model_profiler_path: str, analysis_model_profiler_path: str
     ) -> None:
@@ -263,7 +300,8 @@ class QuantAnalysis:
         The folders given to ``ModelProfiler`` or ``HbirModelProfiler``. The inputs are not known,
         so that there are no errors of single operators on the same input.
         """
-        take_profiles(self._session, baseline_model_profiler_path, analysis_model_profiler_path)
+        folders = baseline_model_profiler_path, analysis_model_profiler_path
+        self._on_first("set_model_profiler_dir", lambda s: take_profiles(s, *folders))
 
     def _on_first(self, where: str, work: Callable[[Session], T]) -> T:
         """What the first of the processes gives, in all of them."""

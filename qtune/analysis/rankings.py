@@ -39,6 +39,23 @@ def check_method(session: Session, method: str, use_v2: bool) -> None:
         )
 
 
+def cache_option(max_cache_bytes: int | None, method: str) -> dict[str, int]:
+    """The limit for the cached values of an ablation, where one is given."""
+    if max_cache_bytes is None:
+        return {}
+    if method != ABLATION:
+        raise AnalysisError(
+            f"sensitivity: the method {method!r} caches nothing; leave max_cache_bytes out"
+        )
+    if isinstance(max_cache_bytes, bool) or not isinstance(max_cache_bytes, int):
+        raise AnalysisError(
+            f"sensitivity: max_cache_bytes is a whole number of bytes, got {max_cache_bytes!r}"
+        )
+    if max_cache_bytes < 0:
+        raise AnalysisError(f"sensitivity: max_cache_bytes is from 0 on, got {max_cache_bytes}")
+    return {"max_cache_bytes": max_cache_bytes}
+
+
 def rank_v2(
     session: Session, metric: MetricInfo, options: Mapping[str, Any], method: str = ABLATION
 ) -> dict[str, list[SensitivityTable]]:
@@ -48,7 +65,7 @@ def rank_v2(
         for output, table in found.items():
             if index in session.cases.indices(metric, output):
                 tables.setdefault(output, []).append(table)
-                session.tables.add((output, index))
+                session.tables[output, index] = table
     session.ranks.on_first("sensitivity", lambda: files.write_tables(session.out_dir, tables))
     return tables
 
@@ -69,7 +86,7 @@ def _tables_by_case(
     if method == ABLATION:
         yield from ((index, table_of(index, ranks=ranks)) for index in indices)
         return
-    parts = ranks.everywhere("sensitivity", lambda: {i: table_of(i) for i in ranks.share(indices)})
+    parts = ranks.everywhere("sensitivity", {i: table_of(i) for i in ranks.share(indices)})
     found = {index: table for part in parts for index, table in part.items()}
     yield from ((index, found[index]) for index in indices)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -23,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 from qtune.errors import AnalysisError
 from qtune.quantizers.processes import in_several_processes
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE = datetime.timedelta(days=1)
@@ -31,8 +29,8 @@ PATIENCE = datetime.timedelta(days=1)
 _END = "end"
 
 
-class _AllStop(AnalysisError):
-    """A step ends in all processes, and all of them know."""
+class OtherProcessError(AnalysisError):
+    """A step ends in all processes because of another one, and all of them know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +102,10 @@ class Ranks:
             return
         try:
             yield
-        except _AllStop:
+        except OtherProcessError:
             raise
         except BaseException as error:
-            with contextlib.suppress(_AllStop):  # this one's own error says more
+            with contextlib.suppress(OtherProcessError):  # this one's own error says more
                 self._meet(_Message(where, _END, b"", f"{type(error).__name__}: {error}"))
             raise
         self._meet(_Message(where, _END, b""))
@@ -129,17 +127,11 @@ class Ranks:
         """
         if not self.are_several:
             return work()
-        if not self.is_first:
-            return self._sent(where, b"")
-        value = work()
-        self._sent(where, _packed(where, value))
-        return value
-
-    def _sent(self, where: str, packed: bytes) -> Any:
-        self._meet(_Message(where, "on_first", b""))  # has it failed?
-        sent: list[Any] = [packed]
+        value = work() if self.is_first else None
+        sent: list[Any] = [_packed(where, value)]
+        self._meet(_Message(where, "on_first", b""))  # where an error of the first ends the step
         dist.broadcast_object_list(sent, src=0, group=self.group, device=torch.device("cpu"))
-        return None if self.is_first else pickle.loads(sent[0])
+        return cast(T, value if self.is_first else pickle.loads(sent[0]))
 
     def _meet(self, message: _Message) -> list[_Message]:
         """The messages of all processes; raises in all of them unless all is well."""
@@ -147,41 +139,22 @@ class Ranks:
         try:
             dist.all_gather_object(met, message, group=self.group)
         except RuntimeError as error:
-            raise _AllStop(
+            raise OtherProcessError(
                 f"{message.where}: the other processes don't answer; has one of them ended, or was "
                 f"this not called in all of them? ({error})"
             ) from error
         for rank, other in enumerate(met):
             if other.error is not None:
-                raise _AllStop(
+                raise OtherProcessError(
                     f"{message.where}: process {rank} failed, so all stop. There: {other.error}"
                 )
         if len({(other.where, other.part) for other in met}) > 1:
             places = ", ".join(f"{other.where} in process {r}" for r, other in enumerate(met))
-            raise _AllStop(
+            raise OtherProcessError(
                 f"the processes are not at the same place: {places}; call every method of "
                 "QuantAnalysis in all processes, in the same order and with the same arguments"
             )
         return met
-
-
-class _HasRanks(Protocol):
-    @property
-    def ranks(self) -> Ranks: ...
-
-
-_Owner = TypeVar("_Owner", bound=_HasRanks)
-
-
-def in_step(method: Callable[Concatenate[_Owner, P], T]) -> Callable[Concatenate[_Owner, P], T]:
-    """A method that is one :meth:`Ranks.step` of its owner's ``ranks``."""
-
-    @functools.wraps(method)
-    def run(self: _Owner, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self.ranks.step(method.__name__):
-            return method(self, *args, **kwargs)
-
-    return run
 
 
 def _packed(where: str, value: Any) -> bytes:

@@ -1,5 +1,4 @@
-"""Whether all processes of an analysis have the same models: else its parts don't belong together.
-"""
+"""Whether all processes of an analysis have the same models; else its parts do not fit."""
 
 from __future__ import annotations
 
@@ -38,31 +37,27 @@ def check_same_models(session: Session, where: str) -> None:
     first, *others = ranks.everywhere(where, own)
     for rank, other in enumerate(others, 1):
         for side in torch_models:
-            _check(where, side, rank, [_first_other(a, b) for a, b in _pairs(first, other, side)])
+            parameter, buffer = (_first_other(a, b) for a, b in _pairs(first, other, side))
+            if parameter is not None:
+                raise AnalysisError(
+                    f"{where}: the {side} models of processes 0 and {rank} are not the same, "
+                    f"parameter {parameter!r} differs; load the same checkpoint in every process"
+                )
+            if buffer is not None and ranks.is_first:
+                _log.warning(
+                    "%s: buffer %r of the %s models differs in processes 0 and %d; load the same "
+                    "checkpoint in every process",
+                    where,
+                    buffer,
+                    side,
+                    rank,
+                )
 
 
 def _pairs(
     first: dict[str, tuple[Sums, Sums]], other: dict[str, tuple[Sums, Sums]], side: str
 ) -> list[tuple[Sums, Sums]]:
     return list(zip(first.get(side, ({}, {})), other.get(side, ({}, {})), strict=True))
-
-
-def _check(where: str, side: str, rank: int, different: list[str | None]) -> None:
-    parameter, buffer = different
-    if parameter is not None:
-        raise AnalysisError(
-            f"{where}: the {side} models of processes 0 and {rank} are not the same, parameter "
-            f"{parameter!r} differs; load the same checkpoint in every process"
-        )
-    if buffer is not None:
-        _log.warning(
-            "%s: buffer %r of the %s models differs in processes 0 and %d; load the same "
-            "checkpoint in every process",
-            where,
-            buffer,
-            side,
-            rank,
-        )
 
 
 def _first_other(first: Sums, other: Sums) -> str | None:
@@ -78,4 +73,4 @@ def _sum(tensor: Tensor) -> int:
     """CRC-32 of the bits, begun with the shape and dtype's."""
     begin = zlib.crc32(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy(), begin) if flat.numel() else begin
+    return zlib.crc32(flat.view(torch.uint8).numpy().data, begin)

@@ -16,20 +16,6 @@ from qtune.profiler.observe import type_name
 _SHOWN = 5
 
 
-def as_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Names as a tuple; one name may be given alone."""
-    if given is None:
-        return None
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def as_types(given: Any) -> tuple[Any, ...] | None:
-    """Classes or functions as a tuple; one may be given alone."""
-    if given is None:
-        return None
-    return tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
-
-
 def check_selection(
     model: nn.Module, prefixes: Sequence[str] | None, types: Sequence[Any] | None
 ) -> None:

@@ -15,11 +15,12 @@ from qtune.analysis.float_run import FloatRun, float_run
 from qtune.analysis.outputs import PostProcess, Scores
 from qtune.analysis.port_runs import PortRuns, PortScores
 from qtune.analysis.ranks import ALONE, Ranks
-from qtune.analysis.selection import as_names, as_types, check_selection
+from qtune.analysis.selection import check_selection
 from qtune.capture.inputs import Inputs
 from qtune.errors import AnalysisError
 from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
+from qtune.ops.op_types import as_names, as_types
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.observe import require_torch, type_name
 from qtune.profiler.sensitivity_table import SensitivityTable
@@ -56,7 +57,7 @@ def sensitivity_tables(
 
     ``max_cache_bytes``: how much memory the values of the baseline may take that are kept for all
     ports; where they are larger, more is computed again, with the same numbers. ``ranks``: the
-    processes that rank a share of the ports each; all must call this. Whatever happens,
+    processes that rank a share of the ports each, in one of their steps. Whatever happens,
     states, training flags, random state and hooks are restored.
     """
     prefixes, output_names, types = as_names(prefixes), as_names(output_names), as_types(types)
@@ -139,8 +140,7 @@ def _scored(
         run = float_run(model, inputs)
         runs = PortRuns(model, inputs, metric, run.outputs, variants, post_process, max_cache_bytes)
         check_output_names(list(runs.unchanged), output_names)  # before anything takes long
-        mine = ranks.share(chosen)
-        parts = ranks.everywhere("sensitivity", lambda: runs.scores(mine, shown))
+        parts = ranks.everywhere("sensitivity", runs.scores(ranks.share(chosen), shown))
     return run, {port: found for part in parts for port, found in part.items()}
 
 

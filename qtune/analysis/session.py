@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,14 @@ from qtune.analysis.devices import inputs_on
 from qtune.analysis.outputs import PostProcess
 from qtune.analysis.ranks import ALONE, Ranks
 from qtune.capture.inputs import Inputs
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, RunError
+from qtune.hbir.feeding import whole_call
+from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.kept_state import apart, attributes_kept, buffers_kept, set_attributes
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.observe import Model, Observation, run_model
+from qtune.profiler.sensitivity_table import SensitivityTable
 from qtune.profiler.undisturbed import refuse_observing, same_randomness, undisturbed
 
 FAKE_QUANT = "fake_quant"
@@ -43,7 +46,7 @@ class Session:
 
     ``kinds``: of the two models (``qtune.analysis.pairs``). ``runs``: side -> the latest run.
     ``old_style``: a call was one of the older toolchain, so its files are written too.
-    ``tables``: (output, index) of the sensitivity tables that belong to the present cases.
+    ``tables``: (output, index) -> the sensitivity table, of the present cases.
     """
 
     baseline: Model
@@ -59,7 +62,7 @@ class Session:
     ranks: Ranks = ALONE
     old_style: bool = False
     runs: dict[str, SideRun] = field(default_factory=dict)
-    tables: set[tuple[str, int]] = field(default_factory=set)
+    tables: dict[tuple[str, int], SensitivityTable] = field(default_factory=dict)
 
     @property
     def models(self) -> tuple[Model, Model]:
@@ -119,11 +122,25 @@ class Session:
     def alone(self, case: Case, side: str) -> Iterator[Inputs]:
         """One model on the device of the analysis, in the state before a case; its inputs there."""
         with undisturbed(self.model_of(side), device=self.run_device), self.before(case, side):
-            yield inputs_on(case.inputs_of(side), self.run_device)
+            yield self.inputs_of(case, side)
+
+    def inputs_of(self, case: Case, side: str, device: torch.device | None = None) -> Inputs:
+        """The call of a side's model, on the device of the analysis.
+
+        A case that two HBIR modules found lacks the constants of the export (the task that chose a
+        branch); a torch model beside an HBIR module gets them from there.
+        """
+        inputs = case.inputs_of(side)
+        other = self.model_of(BASELINE if side == ANALYSIS else ANALYSIS)
+        if isinstance(other, HbirModule) and self.cases.loaded and not case.calls:
+            with suppress(RunError):  # a module with other inputs says nothing about the call
+                args, kwargs = whole_call(other[0], inputs.args, dict(inputs.kwargs))
+                inputs = Inputs(*args, **kwargs)
+        return inputs_on(inputs, device or self.run_device)
 
     def outputs(self, side: str, case: Case) -> Any:
         """What the model of a side gives on a case, from the state that it had before it."""
-        inputs = inputs_on(case.inputs_of(side), self.run_device)
+        inputs = self.inputs_of(case, side)
         with same_randomness(), self.before(case, side) as model:
             outputs = run_model(model, inputs)
             return apart(model, outputs) if isinstance(model, nn.Module) else outputs

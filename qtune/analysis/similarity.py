@@ -32,6 +32,7 @@ from qtune.profiler.record import Observation, OpRecord
 from qtune.profiler.similarity_function import Similarity, SimilarityFunction, similarity
 from qtune.profiler.undisturbed import refuse_observing, same_randomness, undisturbed
 from qtune.quantization.deploy import recording_of
+from qtune.quantizers.processes import unwrapped
 from qtune.report.files import write_text
 from qtune.report.page import Section, Table, render
 from qtune.report.screen import show
@@ -91,7 +92,7 @@ def featuremap_similarity(
     """
     distance = similarity(similarity_func, "featuremap_similarity")
     call = as_inputs(inputs, "featuremap_similarity", AnalysisError)
-    pair = _prepared_pair(model1, model2, call)
+    pair = _prepared_pair(unwrapped(model1), unwrapped(model2), call)
     first, second, alone = _run(*pair, call, _two_devices(devices))
     rows = _rows(pair, first, second, alone, distance)
     _write(Path(out_dir or "."), rows, distance, threshold)

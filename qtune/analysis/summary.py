@@ -13,13 +13,16 @@ _KEY = (HEAD.index("op_name"), HEAD.index("fake_stub_type"))
 
 
 def summarize(tables: Sequence[SensitivityTable], how: str) -> SensitivityTable:
-    """One table whose cells are the ``mean`` or the ``worst`` over the cases."""
+    """One table whose cells are the ``mean`` or the ``worst`` over the cases that have the stub.
+
+    A case of another branch of the model has other stubs.
+    """
     first = tables[0]
-    heads = {_key(row): row[: len(HEAD)] for row in first.rows}
-    cells: dict[tuple[Any, ...], list[list[Any]]] = {key: [] for key in heads}
-    for table in tables:
-        for row in table.rows:
-            cells[_key(row)].append(row[len(HEAD) :])
+    heads: dict[tuple[Any, ...], list[Any]] = {}
+    cells: dict[tuple[Any, ...], list[list[Any]]] = {}
+    for row in (row for table in tables for row in table.rows):
+        heads.setdefault(_key(row), row[: len(HEAD)])
+        cells.setdefault(_key(row), []).append(row[len(HEAD) :])
     columns = first.columns[len(HEAD) :]
     rows = [
         [*heads[key], *(_cell(name, found, i, first, how) for i, name in enumerate(columns))]

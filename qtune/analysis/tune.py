@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from torch import nn
 
 from qtune.analysis.ablation import ports
 from qtune.analysis.outputs import PostProcess
@@ -27,15 +29,17 @@ from qtune.analysis.tune_scores import (
 )
 from qtune.analysis.tune_search import Search, rank
 from qtune.capture.inputs import Inputs
+from qtune.capture.restore import restored
 from qtune.dtype import qint8
 from qtune.errors import AnalysisError, QtuneError
 from qtune.nn.prepared import PreparedModel
-from qtune.profiler.metric import Metric, MetricInfo
+from qtune.profiler.metric import MetricInfo, metric_of_old_name
 from qtune.profiler.observe import Model, require_torch
 from qtune.profiler.tune_front import Budget, TuneFront, TunePoint, front_of
 from qtune.profiler.undisturbed import refuse_observing, undisturbed
 from qtune.qconfig.sensitivity import Entry
 from qtune.report.files import write_text
+from qtune.report.processes import is_first_process
 from qtune.report.progress import progress, progress_bar
 
 FILE = "tune_front"
@@ -72,6 +76,9 @@ def tune(
     ``tune_bad_case``. ``latency``: whether the points of the front get an estimate (an export and a
     conversion each). Writes ``tune_front.txt``, ``.csv``, ``.pt``, ``.html`` into ``out_dir``.
 
+    Each process of ``torch.distributed`` does the whole work, so that ``score`` may share out its
+    own; the first one writes the files.
+
     Both models are restored whatever happens. Raises ``AnalysisError`` for models or data that
     can't be used, ``NotCalibratedError`` for stubs without a scale.
     """
@@ -79,10 +86,11 @@ def tune(
     check_pair(float_model, model, FAKE_QUANT)
     for each in (float_model, model):
         refuse_observing(each, _WHERE)
-    limit, judge = Budget.of(budget), Metric.get_metric(metric)
+    limit, judge = Budget.of(budget), metric_of_old_name(metric)
     _check(limit, score, max_evaluations, latency=latency)
     skip, batches = Skip.of(skip_prefix, _WHERE), batches_of(data, model)
-    with undisturbed(float_model, model):
+    beside = cast(nn.Module, float_model)  # no HBIR module can be beside a prepared model
+    with restored(beside), undisturbed(beside, model):  # a score may run it, too
         baselines = baselines_of(float_model, batches)
         output = output_of(judge, baselines[0], output, post_process)
         compared = MetricScore(judge, model, batches, baselines, output, post_process)
@@ -91,7 +99,7 @@ def tune(
         measured: Score = own or compared
         work = _Work(model, batches[0], measured, limit, max_evaluations, latency)
         front = work.front(gains)
-    if out_dir is not None:
+    if out_dir is not None and is_first_process():
         front.save(Path(out_dir) / FILE)
         write_text(Path(out_dir) / f"{FILE}.html", tune_page(front))
     return front

@@ -14,7 +14,8 @@ from qtune.analysis.sensitivity import GAIN
 from qtune.dtype import qint8
 from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
-from qtune.profiler.metric import Metric, MetricInfo
+from qtune.nn.qat.op import iter_ops
+from qtune.profiler.metric import MetricInfo, metric_of_old_name
 from qtune.profiler.sensitivity_table import SensitivityTable
 from qtune.qconfig.sensitivity import Entry
 from qtune.report.progress import progress
@@ -95,7 +96,7 @@ class TuneGoal:
             raise AnalysisError(f"{where}: threshold is NaN, which nothing reaches")
         if isinstance(most, bool) or not isinstance(most, int) or most < 0:
             raise AnalysisError(f"{where}: max_tuned_stubs is an integer from 0 on, got {most!r}")
-        return cls(Metric.get_metric(config["metric"]), float(threshold), most)
+        return cls(metric_of_old_name(config["metric"]), float(threshold), most)
 
     def reached(self, value: float) -> bool:
         """Whether ``value`` is good enough; NaN never is."""
@@ -130,6 +131,7 @@ def tune_case(
     search = _Search(raising, goal, score, skip or Skip())
     search.skip.check_names([name for name, _ in raising.ports])
     entries = [(row["op_name"], row["fake_stub_type"]) for row in ranked.records()]
+    _check_model(model, entries)
     with raising.kept_back():
         search.best = score()
         for entry in progress(entries, "tune", unit="stub"):
@@ -141,6 +143,17 @@ def tune_case(
     values = [search.cumulative.get(entries[place]) for place in order]
     found = ranked.arranged(order).with_column(column, values)
     return TunedCase(found, goal.reached(search.best), search.skipped)
+
+
+def _check_model(model: PreparedModel, entries: Sequence[Entry]) -> None:
+    """Raise for a table of another model."""
+    known = {op.name for op in iter_ops(model)}
+    unknown = sorted({name for name, _ in entries} - known)
+    if unknown:
+        raise AnalysisError(
+            f"{_WHERE}: the table is one of another model, it names {', '.join(unknown[:3])}; call "
+            "sensitivity(use_sensitivity_v2=True) again"
+        )
 
 
 def by_gain(table: SensitivityTable) -> SensitivityTable:

@@ -103,7 +103,7 @@ def _tables_of(session: Session, output: str) -> list[tuple[int, SensitivityTabl
     found, missing = [], None
     for index in known or indices[:1]:
         try:
-            found.append((index, files.read_table(session.out_dir, output, index)))
+            found.append((index, _table_of(session, output, index)))
         except FileNotFoundError as error:
             missing = error
     if not known and found:
@@ -116,3 +116,9 @@ def _tables_of(session: Session, output: str) -> list[tuple[int, SensitivityTabl
         known_outputs = f"; there are tables of: {', '.join(tables)}" if tables else ""
         raise FileNotFoundError(f"tune_bad_case: output {output!r}: {missing}{known_outputs}")
     return found
+
+
+def _table_of(session: Session, output: str, index: int) -> SensitivityTable:
+    """The table that this session made; that of an earlier one from its file."""
+    known = session.tables.get((output, index))
+    return files.read_table(session.out_dir, output, index) if known is None else known

@@ -26,6 +26,7 @@ from qtune.nn.eager import as_graph
 from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat.kind import is_of
+from qtune.ops.op_types import as_names, as_types
 from qtune.report.files import write_text
 from qtune.report.screen import show
 
@@ -38,8 +39,8 @@ _Row = TypeVar("_Row", OutputConfig, WeightConfig, Message)
 def check_qconfig(
     model: nn.Module,
     example_inputs: Any,
-    prefixes: Sequence[str] = (),
-    types: Sequence[type] = (),
+    prefixes: str | Sequence[str] = (),
+    types: Any = (),
     custom_check_func: CheckFunction | None = None,
     out_dir: str | os.PathLike[str] | None = None,
 ) -> CheckReport:
@@ -47,7 +48,7 @@ def check_qconfig(
 
     Every call of a shared operator has a line, the later ones with ``(1)``, ``(2)``, ... behind
     the name. The last table is shown on the screen, too. ``prefixes`` and ``types``: only operators
-    whose name begins so, or that are of these classes, float ones or those of ``qtune.nn.qat``;
+    whose name begins so, or that are of these classes or functions (one, or several);
     both together mean both. ``custom_check_func(module, input, output)`` is called for each of them
     while the model runs once in float. ``out_dir``: default the current directory. Returns the
     report, of all operators.
@@ -60,10 +61,11 @@ def check_qconfig(
         )
     whole, graph = graph, graph.select_branch(inputs)
     report = report_on(graph, whole, inputs)
-    chosen = dict(_chosen(graph, prefixes, types))
+    starts, kinds = as_names(prefixes) or (), as_types(types) or ()
+    chosen = dict(_chosen(graph, starts, kinds))
     if not chosen:
         raise ArgumentError(
-            f"check_qconfig: no operator begins with {list(prefixes)} and is one of {list(types)}"
+            f"check_qconfig: no operator begins with {list(starts)} and is one of {list(kinds)}"
         )
     if custom_check_func is not None:
         _run_hooked(graph, inputs, chosen, custom_check_func)
@@ -74,10 +76,10 @@ def check_qconfig(
 
 
 def _chosen(
-    model: PreparedModel, prefixes: Sequence[str], types: Sequence[type]
+    model: PreparedModel, prefixes: tuple[str, ...], types: Sequence[Any]
 ) -> Iterator[tuple[str, nn.Module]]:
     for _, op in model.operators():
-        named = not prefixes or any(op.name.startswith(prefix) for prefix in prefixes)
+        named = not prefixes or op.name.startswith(prefixes)
         if named and (not types or is_of(op, types)):
             yield op.name, op
 

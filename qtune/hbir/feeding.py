@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,25 @@ def bind_call(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
             f"function {function.name!r} takes {_signature(function)}: {error}. Call it as the "
             "exported model was called, or with one dict of arrays by input name"
         ) from None
+
+
+def whole_call(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call as the model was exported: in its containers, with the constants left out here.
+
+    ``RunError`` if the arguments are no call of ``function``.
+    """
+    if not function.support_pytree:
+        return args, kwargs
+    fed = bind_call(function, args, kwargs)
+    call = rebuild(function.input_structure, [fed[item.name] for item in function.inputs])
+    return call["args"], call["kwargs"]
+
+
+def is_flat(function: Function, values: Sequence[Any]) -> bool:
+    """Whether ``values`` are the arrays of all inputs (of which there are several)."""
+    return len(values) == len(function.inputs) > 1 and all(map(is_array, values))
 
 
 def positional(function: Function) -> list[str]:

@@ -61,7 +61,7 @@ class BadCaseReport:
             known = sorted(self.ascending)
             raise AnalysisError(
                 f"the bad case report has no metric {metric.name}; it was searched with {known}. "
-                "Add it to metric_list and search again"
+                "Pass metric= one of these, or add it to metric_list and search again"
             )
         return max(cases, key=lambda case: (metric.badness(case[1]), -case[0]))[0]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from qtune.errors import ArgumentError
 from qtune.profiler.histograms import FOLDER, write_histograms
@@ -89,6 +90,11 @@ def profile_featuremap(
 
 
 def _rows(featuremap: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
+    if not isinstance(featuremap, Sequence):
+        raise ArgumentError(
+            "profile_featuremap: expected the list that get_raw_features returns, got a "
+            f"{type(featuremap).__name__}"
+        )
     calls: Counter[str] = Counter()
     index, name, last = -1, "", None
     for feature in featuremap:
@@ -106,7 +112,8 @@ def _rows(featuremap: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
 
 def _check(feature: Any) -> None:
     missing = [key for key in _KEYS if not isinstance(feature, Mapping) or key not in feature]
-    if missing:
+    if missing or not isinstance(feature["data"], Tensor):
+        missing = missing or ["a tensor as data"]
         raise ArgumentError(
             f"profile_featuremap: a feature lacks {', '.join(missing)}; pass the list that "
             "get_raw_features returns"

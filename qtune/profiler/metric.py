@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from qtune.errors import ArgumentError
+from qtune.profiler import sum_formulas as formulas
 from qtune.profiler.record import duplicated
 
 SCOPES = ("pertensor", "all")
@@ -213,25 +214,22 @@ def atol(a: Tensor, b: Tensor) -> float:
 @Metric.register("L1", False, "pertensor")
 def l1(a: Tensor, b: Tensor) -> float:
     """``mean(abs(a - b))``."""
-    return _on_difference(a, b, lambda d: d.abs_().mean())
+    return formulas.mean(a.numel(), _on_difference(a, b, lambda d: d.abs_().sum()))
 
 
 @Metric.register("MSE", False, "pertensor")
 def mse(a: Tensor, b: Tensor) -> float:
     """``mean((a - b) ** 2)``."""
-    return _on_difference(a, b, _energy) / a.numel()
+    return formulas.mean(a.numel(), _on_difference(a, b, _energy))
 
 
 @Metric.register("COSINE", True, "pertensor")
 def cosine(a: Tensor, b: Tensor) -> float:
     """Cosine of the flattened tensors; 1 for equal ones, 0 for all-zero against non-zero."""
     x, y = _wide(a), _wide(b)
-    product, xx, yy = float(x @ y), float(x @ x), float(y @ y)
-    if product == xx == yy and 0 < xx < math.inf:
-        return 1.0
-    norms = math.sqrt(xx) * math.sqrt(yy)
-    if 0 < norms < math.inf and math.isfinite(product):
-        return product / norms
+    value = formulas.cosine(a.numel(), float(x @ y), float(x @ x), float(y @ y))
+    if value is not None:
+        return value
     if torch.equal(a, b):
         return 1.0
     tops = float(_largest(x)), float(_largest(y))
@@ -247,9 +245,8 @@ def cosine(a: Tensor, b: Tensor) -> float:
 def sqnr(a: Tensor, b: Tensor) -> float:
     """``10 log10(sum(a ** 2) / sum((a - b) ** 2))`` in dB; +inf for equal tensors."""
     noise, signal = _on_difference(a, b, _energy), float(_energy(_wide(a)))
-    if 0 < noise < math.inf and 0 < signal < math.inf:
-        return 10 * (math.log10(signal) - math.log10(noise))
-    return _extreme_sqnr(a, b)
+    value = formulas.sqnr(a.numel(), signal, noise)
+    return _extreme_sqnr(a, b) if value is None else value
 
 
 def _extreme_sqnr(a: Tensor, b: Tensor) -> float:

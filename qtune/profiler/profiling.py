@@ -24,6 +24,7 @@ from qtune.profiler.hbir_calls import watch_function
 from qtune.profiler.op_files import OP_INFOS, StoredOps
 from qtune.profiler.plain_calls import plain_call
 from qtune.profiler.running_info import OpRunningInfoManager
+from qtune.quantizers.processes import own_rank, unwrapped
 
 _CALLED = "_compiled_call_impl"
 """The attribute of a module that ``nn.Module.__call__`` looks at before it runs the forward."""
@@ -33,11 +34,16 @@ CallContext = Callable[[], AbstractContextManager[CallWriter]]
 
 
 class _Profiler(ABC, Generic[_Profiled]):
-    """A ``with`` block around forwards of one model. Files go to ``out_dir``."""
+    """A ``with`` block around forwards of one model. Files go to ``out_dir``.
+
+    Each process of ``torch.distributed`` runs forwards of its own: from the second on, files go to
+    ``out_dir/rank1``, ``out_dir/rank2``, ...
+    """
 
     def __init__(self, model: _Profiled, out_dir: str | os.PathLike[str]) -> None:
         self.model = model
-        self.out_dir = Path(out_dir)
+        rank = own_rank()
+        self.out_dir = Path(out_dir) / f"rank{rank}" if rank else Path(out_dir)
         self._block: ExitStack | None = None
         self._writer: ProfileWriter | None = None
 
@@ -118,7 +124,7 @@ class ModelProfiler(_Profiler[nn.Module]):
         super().__init__(model, out_dir)
 
     def _watching(self, calls: CallContext) -> AbstractContextManager[None]:
-        model = _unwrapped(self.model)
+        model = unwrapped(self.model)
         if isinstance(model, GraphModel):
             _refuse_second(model, model._watch)
             return model.watched(watch_graph(model, calls))
@@ -165,12 +171,6 @@ class HbirModelProfiler(_Profiler[HbirModule]):
                 _refuse_second(function, function._watch)
                 stack.enter_context(watched(function, watch_function(function, calls)))
             yield
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside of DataParallel or DistributedDataParallel, which call it."""
-    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
-    return model.module if isinstance(model, parallel) else model
 
 
 @contextmanager

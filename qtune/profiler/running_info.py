@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from qtune.ops.op_types import is_one_of
+from qtune.ops.op_types import as_names, as_types, is_one_of
 from qtune.profiler.histograms import FOLDER, write_histograms
 from qtune.profiler.op_files import stored_ops
 from qtune.profiler.op_info import OpInfo, TensorInfo
@@ -174,11 +174,11 @@ class OpRunningInfoManager(Mapping[str, OpRunningInfo]):
         self, prefixes: Sequence[str] | None, types: Sequence[Any] | None
     ) -> Iterator[tuple[int, OpInfo]]:
         """The operators that ``table`` means by these, each with its index among all."""
-        prefixes = (prefixes,) if isinstance(prefixes, str) else prefixes
+        prefixes, types = as_names(prefixes), as_types(types)
         index = -1
         for info in self._ops.values():
             index += info.result == 0
-            if prefixes is not None and not info.name.startswith(tuple(prefixes)):
+            if prefixes is not None and not info.name.startswith(prefixes):
                 continue
             if types is None or is_one_of(types, info.op, info.op_type):
                 yield index, info

@@ -87,7 +87,7 @@ class SensitivityTable:
         }
 
     def __str__(self) -> str:
-        return text_table(self.rows, self.columns, style="plain")
+        return text_table(self.rows, self.columns, style="plain", digits=_DIGITS)
 
     def save(self, stem: str | os.PathLike[str]) -> None:
         """Write ``<stem>.txt``, ``.csv`` and ``.pt``; one of these endings is taken off first."""
@@ -124,6 +124,8 @@ class SensitivityTable:
 
 
 _ENDINGS = (".txt", ".csv", ".pt")
+_DIGITS = 9
+"""Decimals in text, as the document prints them: a clip error may be 3.6e-7."""
 
 
 def _with_ending(stem: str | os.PathLike[str], ending: str) -> Path:

@@ -116,11 +116,10 @@ def statistic_text(
     columns: Sequence[str],
 ) -> str:
     """The two tables, and that of NaN and infinity where there is any."""
-    parts = [BY_ORDER, text_table(by_order, columns), BY_RANGE, text_table(by_range, columns)]
+    parts = {BY_ORDER: text_table(by_order, columns), BY_RANGE: text_table(by_range, columns)}
     if not_finite:
-        counted = (*columns, "NaN", "Inf")
-        parts += [NOT_FINITE, text_table(not_finite, counted)]
-    return "\n".join(parts)
+        parts[NOT_FINITE] = text_table(not_finite, (*columns, "NaN", "Inf"))
+    return "\n\n".join(f"{title}\n{table}" for title, table in parts.items())
 
 
 def range_key(tensor: TensorInfo) -> float:

@@ -24,6 +24,7 @@ from qtune.profiler.histograms import write_histograms
 from qtune.profiler.metric import Metric
 from qtune.profiler.op_info import TensorInfo
 from qtune.profiler.similarity_function import SimilarityFunction, similarity
+from qtune.quantizers.processes import unwrapped
 from qtune.report.files import write_text
 from qtune.report.screen import show
 from qtune.report.table import text_table
@@ -60,6 +61,7 @@ def compare_weights(
             raise ArgumentError(
                 f"compare_weights: expected torch modules but got a {type(model).__name__}"
             )
+    float_model, qat_quantized_model = unwrapped(float_model), unwrapped(qat_quantized_model)
     if float_model is qat_quantized_model:
         raise ArgumentError(
             "compare_weights: both models are the same object; convert a copy "

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from qtune.capture.inputs import Inputs, as_inputs
 from qtune.capture.inputs import batch_to_inputs as default_inputs
@@ -21,6 +20,7 @@ from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_ops
 from qtune.quantization.lockstep import exchanges_data, in_lockstep
 from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.quantizers.processes import unwrapped
 from qtune.quantizers.scope import forward_scope
 from qtune.quantizers.state import FakeQuantState, set_fake_quantize
 from qtune.report.progress import expected_length
@@ -69,7 +69,7 @@ def auto_calibrate(
             f"{tuple(data_loader.shape)}, whose items are no batches; pass [tensor], or "
             "tensor.split(batch_size)"
         )
-    inner = model.module if isinstance(model, DataParallel | DistributedDataParallel) else model
+    inner = unwrapped(model)
 
     def to_inputs(step: int, batch: Any) -> Inputs:
         given = batch if batch_to_inputs is None else as_inputs(batch_to_inputs(batch), _WHERE)

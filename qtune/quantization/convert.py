@@ -23,6 +23,7 @@ from qtune.nn.quantized.preserved import PRESERVE
 from qtune.nn.quantized.qtensor import untraced
 from qtune.nn.quantized.whole import WholePlans
 from qtune.nn.quantized.wiring import Wiring
+from qtune.ops.op_types import as_types
 from qtune.prepare.absorb import absorb_for_export
 from qtune.prepare.constness import constant_nodes
 from qtune.quantization.convert_eager import convert_eager, replacement
@@ -161,7 +162,7 @@ def set_preserve_qat_mode(
     convolution).
     """
     prefixes = (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
-    classes = tuple(types)
+    classes = as_types(types) or ()
     found = set()
     for name, module in model.named_modules():
         hits = {prefix for prefix in prefixes if name == prefix or name.startswith(prefix)}

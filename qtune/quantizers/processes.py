@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 _DEVICES = {"nccl": "cuda", "xccl": "xpu"}
 """Backends that exchange tensors of one kind of device only."""
@@ -18,6 +20,16 @@ def in_group() -> bool:
 def in_several_processes() -> bool:
     """Whether ``torch.distributed`` runs with more than one process."""
     return in_group() and dist.get_world_size() > 1
+
+
+def own_rank() -> int:
+    """The number of this process among those of ``torch.distributed``, 0 without others."""
+    return dist.get_rank() if in_group() else 0
+
+
+def unwrapped(model: Any) -> Any:
+    """The model inside of ``DataParallel`` or ``DistributedDataParallel``; others as they are."""
+    return model.module if isinstance(model, DataParallel | DistributedDataParallel) else model
 
 
 def in_parallel_forward() -> bool:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from qtune.errors import ArgumentError
+from qtune.report.processes import is_first_process
 
 VARIABLE = "QTUNE_PROGRESS"
 _CHOICES = {"": None, "on": True, "off": False}
@@ -73,7 +74,7 @@ def progress_bar(
 def is_shown(shown: bool | None = None) -> bool:
     """Whether a bar is shown now. Raises ``ArgumentError`` for an unknown ``QTUNE_PROGRESS``."""
     wanted = _wanted() if shown is None else shown
-    if wanted is False or sys.stderr is None or not _is_first_process():
+    if wanted is False or sys.stderr is None or not is_first_process():
         return False
     return wanted or sys.stderr.isatty()
 
@@ -99,11 +100,3 @@ def _wanted() -> bool | None:
     if name not in _CHOICES:
         raise ArgumentError(f"{VARIABLE}: expected on, off or nothing but got {name!r}")
     return _CHOICES[name]
-
-
-def _is_first_process() -> bool:
-    """Whether no other process shows bars. Who never imported ``torch`` has no process group."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return True
-    return bool(distributed.get_rank() == 0)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from qtune.report.processes import is_first_process
+
 
 def show(text: str) -> None:
-    """Write ``text`` and a line end to standard output."""
-    sys.stdout.write(text + "\n")
+    """Write ``text`` and a line end to standard output, once: not in every process of several."""
+    if is_first_process():
+        sys.stdout.write(text + "\n")

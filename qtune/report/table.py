@@ -32,23 +32,37 @@ def text_table(
     *,
     style: str = "boxed",
     index: bool = False,
+    digits: int = 7,
+    numbers_right: bool = False,
 ) -> str:
     """Render rows (mappings by column, or sequences) as an aligned table.
 
     ``boxed`` has borders, ``plain`` underlined headers; ``index`` adds a numbered first column.
+    ``digits``: decimals of floats. ``numbers_right``: columns of numbers stand at the right.
     """
-    cells = [
-        [
-            format_number(row[c] if isinstance(row, Mapping) else row[i])
-            for i, c in enumerate(columns)
-        ]
+    values = [
+        [row[c] if isinstance(row, Mapping) else row[i] for i, c in enumerate(columns)]
         for row in rows
     ]
     headers = list(columns)
     if index:
         headers = ["", *headers]
-        cells = [[str(i), *row] for i, row in enumerate(cells)]
-    return tabulate(cells, headers, tablefmt=STYLES[style], disable_numparse=True)
+        values = [[i, *row] for i, row in enumerate(values)]
+    cells = [[format_number(value, digits) for value in row] for row in values]
+    align = [_side(column) for column in zip(*values, strict=True)] if numbers_right else None
+    return tabulate(
+        cells,
+        headers,
+        tablefmt=STYLES[style],
+        disable_numparse=True,
+        colalign=align or None,
+    )
+
+
+def _side(column: Sequence[Any]) -> str:
+    """Where a column stands: numbers (and what has none) at the right, all else at the left."""
+    known = [value for value in column if value is not None]
+    return "right" if known and all(isinstance(v, (int, float)) for v in known) else "left"
 
 
 def shown_type(name: str) -> str:

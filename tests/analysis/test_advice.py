@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from qtune import qint8
 from qtune.analysis.advice import clipped_share
+from qtune.capture.inputs import as_inputs
+from qtune.profiler.observe import observe
 from qtune.profiler.record import OpRecord
 from qtune.quantization import QconfigSetter, get_qconfig, hbdk4
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
@@ -143,8 +145,54 @@ def test_inf_and_nan_are_named_where_they_begin(value: float) -> None:
         net.first.bias[0] = value
         model.first.bias[0] = value
     found = advice_of(net, model, x)
-    text = "The result holds inf or NaN (baseline"
-    assert [n for n, advice in found.items() if text in advice] == ["first"]
+    sides = "baseline and analysed model" if math.isnan(value) else "baseline"
+    assert found["first"].startswith(f"The result holds inf or NaN ({sides})")
+    assert not any("inf or NaN" in a for name, a in found.items() if name != "first")
+
+
+def test_nan_does_not_hide_how_little_is_clipped() -> None:
+    torch.manual_seed(0)
+    net = trained(digits(), 8, 1, 8, 8)
+    model = calibrated(net, torch.randn(8, 1, 8, 8))
+    x = 1.1 * torch.randn(8, 1, 8, 8)
+    assert advice_of(net, model, x) == {}
+    x[0, 0, 0, 0] = math.nan
+    assert list(advice_of(net, model, x)) == ["_input_0_quant"]
+
+
+class Masked(nn.Module):
+    """Two inputs and a constant, joined behind an operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("mask", torch.zeros(4))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([torch.sigmoid(self.fc(x)) + self.mask, y], 1) * 2
+
+
+def test_inf_in_data_is_named_at_the_operator_that_takes_it() -> None:
+    """At every one: the first input, a later one, and a constant behind other operators."""
+    net, x = Masked().eval(), (torch.rand(3, 4), torch.rand(3, 4))
+    model = calibrated(net, x)
+    places = {0: "_input_0_quant", 1: "_input_1_quant"}
+    for place, name in places.items():
+        bad = tuple(t / (0 if i == place else 1) for i, t in enumerate(x))
+        assert [n for n, a in advice_of(net, model, bad).items() if "inf or NaN" in a] == [name]
+    net.mask[0] = model.mask[0] = -math.inf  # type: ignore[index,operator]
+    named = [n for n, a in advice_of(net, model, x).items() if "inf or NaN" in a]
+    assert named == ["_generated_add_0"]
+
+
+def test_records_tell_the_operands_that_no_operator_computed() -> None:
+    x = torch.rand(3, 4), torch.rand(3, 4)
+    model = calibrated(Masked(), x)
+    for side in (model, hbdk4.export(model, x)):
+        seen = observe(side, as_inputs(x), keep_inputs=True)
+        taken = {name: record.data for name, record in seen.records.items()}
+        assert [taken[f"_input_{i}_quant"] for i in (0, 1)] == [(0,), (0,)]
+        assert taken["_generated_cat_0"] == taken["_generated_mul_0"] == ()
 
 
 def test_modules_in_hbir_give_advice_at_the_owner_of_a_scale() -> None:

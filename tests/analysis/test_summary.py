@@ -47,3 +47,11 @@ def test_nan_stays_nan_and_comes_first() -> None:
     found = summarize([table("0", ("a", A1), ("b", bad)), table("1", ("a", A2), ("b", B1))], "mean")
     assert found.column("op_name") == ["b", "a"]
     assert math.isnan(found.rows[0][5])
+
+
+def test_a_stub_that_only_other_cases_have_counts_with_those() -> None:
+    """Cases of another branch of the model."""
+    found = summarize([table("0", ("a", A1)), table("1", ("b", B1), ("a", A2))], "mean")
+    assert sorted(found.column("op_name")) == ["a", "b"]
+    row = dict(zip(found.column("op_name"), found.rows, strict=True))["b"]
+    assert row[5:] == B1

@@ -285,6 +285,11 @@ def test_of_several_outputs_one_is_chosen() -> None:
         ({"budget": "a lot"}, "must be a number from 0 on, got 'a lot'"),
         ({"skip_prefix": {"relus": ["output"]}}, "no operator's name begins so; close: relu"),
         ({"score": lambda model: None}, "expected one real number but got NoneType"),
+        ({"score": 0.5}, "score is a function of the model, got 0.5"),
+        ({"data": None}, "an iterable of batches.*got a NoneType"),
+        ({"skip_prefix": {1: ["output"]}}, "a prefix is a text, got 1"),
+        ({"skip_prefix": {"head": None}}, "expected a list of output, weight, input"),
+        ({"post_process": lambda out: None}, "no float tensor that L1 can compare, behind post_pr"),
     ],
 )
 def test_unusable_arguments_say_what_is_expected(
@@ -295,8 +300,27 @@ def test_unusable_arguments_say_what_is_expected(
         tune(s.net, s.model, **{"data": s.batches, **options})
 
 
+@pytest.mark.parametrize("most", [2, 3, 4])
+def test_few_evaluations_still_measure_the_model_as_it_is(
+    planted_chain: Setting, most: int
+) -> None:
+    s = planted_chain
+    found = tune(s.net, s.model, s.batches, max_evaluations=most, latency=False)
+    assert found.points[0].ports == ()
+    assert len(found.evaluated) <= most
+    assert max(point.stubs for point in found.evaluated) > len(CULPRITS)
+
+
+def test_a_model_without_fake_quantizes_has_one_point() -> None:
+    net, x = nn.Identity().eval(), torch.rand(2, 3)
+    with march.march("nash-e"):
+        found = tune(net, prepare(net, x), [x], latency=False)
+    assert [point.ports for point in found.evaluated] == [()]
+    assert not found
+
+
 def test_a_float_model_is_no_model_to_tune(planted_chain: Setting) -> None:
     s = planted_chain
     check_pair(s.net, s.model, "fake_quant")
-    with pytest.raises(AnalysisError, match="got float and float"):
+    with pytest.raises(AnalysisError, match="got a Chain"):
         tune(s.net, s.net, s.batches)  # type: ignore[arg-type]

@@ -107,6 +107,9 @@ def test_qconfig_info_of_some_operators(tmp_path: Path) -> None:
     outputs = (tmp_path / "qconfig_info.txt").read_text().split("\n\n")[0]
     names = {line.split("|")[1].strip() for line in outputs.splitlines()[4:-1]}
     assert names == {"conv", "shared", "shared(1)"}
+    check_qconfig(model, X, prefixes="conv", types=nn.Conv2d, out_dir=tmp_path)
+    outputs = (tmp_path / "qconfig_info.txt").read_text().split("\n\n")[0]
+    assert {line.split("|")[1].strip() for line in outputs.splitlines()[4:-1]} == {"conv"}
     with pytest.raises(ArgumentError, match=r"no operator begins with \['nothing'\]"):
         check_qconfig(model, X, prefixes=("nothing",), out_dir=tmp_path)
 

@@ -156,3 +156,27 @@ def test_own_lists_of_dicts_work_and_others_are_refused(tmp_path: Path) -> None:
 def test_they_are_found_under_the_toolchains_path() -> None:
     assert quant_profiler.get_raw_features is get_raw_features
     assert quant_profiler.profile_featuremap is profile_featuremap
+
+
+def test_one_name_and_one_type_may_be_given_alone() -> None:
+    model = Shared().eval()
+    names = {f["module_name"] for f in features(model, prefixes="conv", types=nn.Conv2d)}
+    assert names == {"conv"}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"types": "Conv2d"}, "classes or functions, got 'Conv2d'"), ({"prefixes": 3}, "text, got 3")],
+)
+def test_other_names_and_types_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        features(Shared().eval(), **options)
+
+
+def test_what_is_no_list_of_features_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="expected the list .* got a NoneType"):
+        profile_featuremap(None, out_dir=tmp_path)  # type: ignore[arg-type]
+    feature = dict.fromkeys(KEYS) | {"data": 3.0, "ch_axis": -1}
+    with pytest.raises(ArgumentError, match="a feature lacks a tensor as data"):
+        profile_featuremap([feature], out_dir=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from qtune.errors import ArgumentError
-from qtune.profiler import Budget, TuneFront, TunePoint
+from qtune.errors import AnalysisError, ArgumentError
+from qtune.profiler import Budget, SensitivityTable, TuneFront, TunePoint
 from qtune.profiler.tune_front import front_of
 
 A, B, C = ("a", "output"), ("b", "weight"), ("c", "output")
@@ -31,6 +31,18 @@ def test_points_that_a_cheaper_one_equals_or_beats_are_dropped() -> None:
     found = front_of([TWO, worse, equal, ONE, free, ZERO], "int16_macs", ascending=False)
     assert found == (ZERO, free, ONE, TWO)
     assert front_of([TWO, worse, equal, ONE, ZERO], "stubs", ascending=False) == (ZERO, ONE, TWO)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.pt").write_text("no zip file")
+    torch.save({}, tmp_path / "dict.pt")
+    for load in (TuneFront.load, SensitivityTable.load):
+        with pytest.raises(AnalysisError, match=r"text\.pt can't be read safely"):
+            load(tmp_path / "text.pt")
+        with pytest.raises(ArgumentError, match=r"dict\.pt holds a dict"):
+            load(tmp_path / "dict.pt")
+        with pytest.raises(FileNotFoundError, match=r"none\.pt does not exist"):
+            load(tmp_path / "none.pt")
 
 
 def test_larger_may_be_better_and_nan_is_the_worst() -> None:

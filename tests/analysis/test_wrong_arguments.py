@@ -1,0 +1,49 @@
+"""Wrong arguments of an analysis get one clear error, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qtune.analysis.quant_analysis import QuantAnalysis
+from qtune.errors import AnalysisError
+from qtune.profiler.metric import Metric
+
+from .nets import Sum, calibrated
+
+X = [torch.rand(2, 2) for _ in range(3)]
+Make = Callable[..., QuantAnalysis]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    net = Sum().eval()
+    model = calibrated(net, *X)
+    return lambda **more: QuantAnalysis(net, model, "fake_quant", out_dir=str(tmp_path), **more)
+
+
+@pytest.mark.parametrize("name", ["topk", "num_steps"])
+@pytest.mark.parametrize("value", [-1, 1.5, "2", True])
+def test_numbers_of_a_search_are_whole_numbers(make: Make, name: str, value: Any) -> None:
+    with pytest.raises(AnalysisError, match=f"{name} is a whole number from 1 on, got {value!r}"):
+        make().auto_find_bad_case(X, **{name: value})
+
+
+@pytest.mark.parametrize("data", [None, 5, X[0]])
+def test_data_that_are_no_batches_are_refused(make: Make, data: Any) -> None:
+    with pytest.raises(AnalysisError, match=f"got a {type(data).__name__}; for a single input"):
+        make().auto_find_bad_case(data)
+
+
+@pytest.mark.parametrize("metrics", ["L1", Metric.L1, ["L1"], (Metric.L1,)])
+def test_a_single_metric_needs_no_list(make: Make, metrics: Any) -> None:
+    assert list(make(metric_list=metrics).auto_find_bad_case(X).ascending) == ["L1"]
+
+
+def test_post_process_must_be_callable(make: Make) -> None:
+    with pytest.raises(AnalysisError, match="post_process is called with the outputs .* got a int"):
+        make(post_process=3)
