@@ -41,7 +41,7 @@ def run_case(session: Session, case: Case, sides: Sequence[str], on_cpu: bool) -
             stored = RunFiles(session.out_dir / files.OP_INFOS / side)
             with same_randomness(), session.before(case, side, device):
                 outputs = runs[side](stored.note)
-            session.runs[side] = SideRun(stored.observation(outputs), case)
+            session.runs[side] = SideRun(stored.observation(outputs), case, device)
 
 
 def compare_runs(
@@ -84,12 +84,12 @@ def take_profiles(session: Session, baseline: str | Path, analysed: str | Path) 
 
 
 def _facts(session: Session, baseline: Observation) -> Facts:
-    case = session.runs[ANALYSIS].case
+    case, device = session.runs[ANALYSIS].case, session.runs[ANALYSIS].device
     kind = session.analysis_type
     if case is None:
         return facts_of(*session.models, kind, None, baseline, session.metrics)
-    inputs = session.inputs_of(case, ANALYSIS)
-    with session.undisturbed(), same_randomness(), session.before(case, ANALYSIS):
+    inputs, own_state = session.inputs_of(case, ANALYSIS, device), session.undisturbed(device)
+    with own_state, same_randomness(), session.before(case, ANALYSIS, device):
         return facts_of(*session.models, kind, inputs, baseline, session.metrics)
 
 

@@ -168,15 +168,15 @@ class BadCases:
     def indices(self, metric: MetricInfo, output: str | None = None) -> list[int]:
         """Cases kept under ``metric``, worst first for one output, sorted over all outputs.
 
-        All cases, where the search did not know the metric or the output.
+        All cases of the output, where the search did not know the metric; all, where it did not
+        know the output.
         """
         if self.by_hand is not None:
             return [0]
         report = self._report()
         if output is not None and output in report.output_to_badcase_info:
-            found = report.cases_of(output, metric)
-        else:
-            found = sorted({i for o in report.output_names for i in report.cases_of(o, metric)})
+            return report.cases_of(output, metric) or report.indices_of(output)
+        found = sorted({i for o in report.output_names for i in report.cases_of(o, metric)})
         return found or report.indices
 
     def indices_of(self, output: str) -> list[int]:

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +22,7 @@ from qtune.analysis.same_models import check_same_models
 from qtune.analysis.session import Session
 from qtune.analysis.shared_data import count_of
 from qtune.capture.inputs import Inputs, batch_to_inputs
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, QtuneError
 from qtune.hbir.feeding import is_flat, positional
 from qtune.hbir.module import HbirModule
 from qtune.profiler.bad_case_report import BadCaseReport
@@ -199,12 +199,18 @@ def _is_list(data: Any) -> bool:
     return type(data) in (tuple, list)
 
 
-def call_of(model: Model, batch: Any, index: int, where: str) -> Inputs:
+def call_of(
+    model: Model,
+    batch: Any,
+    index: int,
+    where: str,
+    error: type[QtuneError] = AnalysisError,
+) -> Inputs:
     """The call that a batch stands for; labels behind the inputs of an HBIR module are left out."""
     if isinstance(model, HbirModule) and _is_list(batch):
         is_labelled = len(positional(model[0])) == 1 and not is_flat(model[0], batch)
         batch = tuple(batch[:1]) if is_labelled else tuple(batch)
-    return batch_to_inputs(batch, model, index, where, AnalysisError)
+    return batch_to_inputs(batch, model, index, where, error)
 
 
 def _cases(session: Session, data: Iterable[Any], cached_attrs: Sequence[str]) -> Iterator[Case]:

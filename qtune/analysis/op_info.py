@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +16,6 @@ from qtune.profiler.op_info import OpInfo
 from qtune.profiler.record import Observation, OpRecord, plain
 
 _PLAIN = (bool, int, float, str, type(None))
-_HEADER = 30
-"""Bytes of a local file header of a zip archive, before the name."""
 _NOTHING = torch.empty(0)
 
 
@@ -139,17 +136,11 @@ def _mapped(path: Path, place: _Place) -> Tensor | None:
 
     torch's own reader would make every tensor of the file, and read what describes them.
     """
-    with zipfile.ZipFile(path) as archive:
-        suffix = f"/data/{place.number}"
-        entry = next((e for e in archive.infolist() if e.filename.endswith(suffix)), None)
-    stores = zipfile.ZIP_STORED
-    if entry is None or entry.file_size != place.nbytes or entry.compress_type != stores:
+    archive: Any = torch._C.PyTorchFileReader(str(path))
+    record = f"data/{place.number}"
+    if not archive.has_record(record) or archive.get_record_size(record) != place.nbytes:
         return None
-    with path.open("rb") as file:
-        file.seek(entry.header_offset)
-        header = file.read(_HEADER)
-    name, extra = (int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
-    start = entry.header_offset + _HEADER + name + extra
+    start = archive.get_record_offset(record)
     whole = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
     data: Any = whole[start : start + place.nbytes]
     result: Tensor = torch.empty(0, dtype=place.dtype)

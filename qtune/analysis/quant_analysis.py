@@ -19,7 +19,7 @@ from qtune.analysis.loading import load_together, save_bad_case
 from qtune.analysis.outputs import PostProcess
 from qtune.analysis.pairs import QUANTIZED, check_pair
 from qtune.analysis.rankings import ABLATION, cache_option, check_method, rank_v1, rank_v2
-from qtune.analysis.ranks import Ranks, without_ddp
+from qtune.analysis.ranks import Ranks
 from qtune.analysis.session import Session
 from qtune.analysis.tuning import tune_cases
 from qtune.errors import AnalysisError
@@ -27,6 +27,7 @@ from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo, metric_of_old_name
 from qtune.profiler.observe import Model
 from qtune.profiler.tuned_tables import TunedTables
+from qtune.quantizers.processes import unwrapped
 
 T = TypeVar("T")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -83,7 +84,7 @@ class QuantAnalysis:
         single = isinstance(metric_list, str | MetricInfo)
         metrics = [metric_list] if single else metric_list or DEFAULT_METRICS
         folder = Path(out_dir or DEFAULT_DIR)
-        models = without_ddp(baseline_model), without_ddp(analysis_model)
+        models = unwrapped(baseline_model), unwrapped(analysis_model)
         self._session = Session(
             *models,
             analysis_model_type,

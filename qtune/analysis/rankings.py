@@ -10,6 +10,7 @@ from qtune.analysis.old_files import write_old_ranking
 from qtune.analysis.sensitivity import Row, sensitivity_lists, sensitivity_tables
 from qtune.analysis.session import FAKE_QUANT, Session
 from qtune.errors import AnalysisError
+from qtune.ops.op_types import as_names
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.sensitivity_table import SensitivityTable
 
@@ -77,11 +78,12 @@ def _tables_by_case(
     from one backward.
     """
     side, model = session.torch_side()
-    indices, ranks = session.cases.indices(metric), session.ranks
+    wanted, ranks = _wanted(session, metric, options), session.ranks
+    indices = list(wanted)
 
     def table_of(index: int, **shared: Any) -> dict[str, SensitivityTable]:
         with session.alone(session.cases.load(index), side) as inputs:
-            return TABLES[method](model, inputs, metric, str(index), **options, **shared)
+            return TABLES[method](model, inputs, metric, str(index), **wanted[index], **shared)
 
     if method == ABLATION:
         yield from ((index, table_of(index, ranks=ranks)) for index in indices)
@@ -91,20 +93,40 @@ def _tables_by_case(
     yield from ((index, found[index]) for index in indices)
 
 
+def _wanted(
+    session: Session, metric: MetricInfo, options: Mapping[str, Any]
+) -> dict[int, Mapping[str, Any]]:
+    """Index of a case -> the options for it: its branch need not have all outputs that are wanted.
+
+    Cases that were kept for other outputs only are left out.
+    """
+    names = as_names(options["output_names"])
+    indices = session.cases.indices(metric)
+    if names is None:
+        return dict.fromkeys(indices, options)
+    if not names:
+        raise AnalysisError("sensitivity: output_names is empty; leave it out to rank all outputs")
+    outputs = {i: [o for o in names if i in session.cases.indices(metric, o)] for i in indices}
+    return {i: {**options, "output_names": kept} for i, kept in outputs.items() if kept}
+
+
 def rank_v1(
     session: Session, metric: MetricInfo, options: Mapping[str, Any]
 ) -> dict[str, list[Row]]:
     """Output name -> rows of the worst case; writes those of every case."""
     side, model = session.torch_side()
     lists: dict[str, dict[int, list[Row]]] = {}
-    for index in session.cases.indices(metric):
+    for index, wanted in _wanted(session, metric, options).items():
         case = session.cases.load(index)
         with session.alone(case, side) as inputs:
-            found = sensitivity_lists(model, inputs, metric, **options, ranks=session.ranks)
+            found = sensitivity_lists(model, inputs, metric, **wanted, ranks=session.ranks)
         for output, rows in found.items():
             if index in session.cases.indices(metric, output):
                 lists.setdefault(output, {})[index] = rows
-    worst = {output: session.cases.indices(metric, output)[0] for output in lists}
+    worst = {  # the branch of the very worst may have no port that is asked for
+        output: next(i for i in session.cases.indices(metric, output) if i in cases)
+        for output, cases in lists.items()
+    }
     found = {output: cases[worst[output]] for output, cases in lists.items()}
 
     def write() -> None:

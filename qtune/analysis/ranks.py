@@ -17,7 +17,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from qtune.errors import AnalysisError
 from qtune.quantizers.processes import in_several_processes
@@ -85,8 +84,13 @@ class Ranks:
         return step * self.count + self.rank
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """The part of ``items`` that is this process's work; neighbours go to different ones."""
-        return items[self.rank :: self.count]
+        """The part of ``items`` that is this process's work.
+
+        Dealt out to and fro (0 1 2 2 1 0): a port's cost falls along the graph, and outputs and
+        weights, which cost differently, take turns.
+        """
+        turns = [*range(self.count), *reversed(range(self.count))]
+        return [items[i] for i in range(len(items)) if turns[i % len(turns)] == self.rank]
 
     @contextmanager
     def step(self, where: str) -> Iterator[None]:
@@ -165,11 +169,6 @@ def _packed(where: str, value: Any) -> bytes:
         raise AnalysisError(
             f"{where}: the other processes need this value, which can't be pickled: {error}"
         ) from error
-
-
-def without_ddp(model: Any) -> Any:
-    """The model that a ``DistributedDataParallel`` holds; other models as they are."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 ALONE = Ranks()

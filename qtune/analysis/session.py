@@ -34,10 +34,13 @@ ON_CPU = ("export", "convert")
 
 @dataclass(frozen=True, slots=True)
 class SideRun:
-    """What ``run`` saw of one model, and on which case (``None``: a profiler's, on some inputs)."""
+    """What ``run`` saw of one model, on which case (``None``: a profiler's, on some inputs), and
+    where.
+    """
 
     observation: Observation
     case: Case | None = None
+    device: torch.device | None = None
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ def get_module_called_count(
     else:
         counts = _counted(model, inputs, check_leaf_module)
     if print_tabulate:
-        show(text_table(list(counts.items()), COLUMNS, style="plain"))
+        show(text_table(list(counts.items()), COLUMNS, style="plain", numbers_right=True))
     return counts
 
 

@@ -189,7 +189,7 @@ class CheckReport:
     def _calls_text(self, counts: Mapping[str, int]) -> Iterator[str]:
         if not counts:
             return
-        table = text_table(list(counts.items()), CALL_COLUMNS, style="plain")
+        table = text_table(list(counts.items()), CALL_COLUMNS, style="plain", numbers_right=True)
         yield f"Each module called times:\n{table}"
         if self.unused:
             yield f"Not called (unused?): {', '.join(self.unused)}"
@@ -224,7 +224,7 @@ def _config_table(
             "" if r.averaging_constant is None else str(r.averaging_constant) for r in rows
         )
         cells = [(*row, constant) for row, constant in zip(cells, constants, strict=True)]
-    return f"{head}\n{text_table(cells, columns)}"
+    return f"{head}\n{text_table(cells, columns, numbers_right=True)}"
 
 
 def unusual_averaging(row: OutputConfig | WeightConfig) -> bool:

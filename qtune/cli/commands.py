@@ -14,6 +14,7 @@ FAIL_ON = ("unfused", "shared", "unused", "march")
 ANALYSIS_TYPES = ("fake_quant", "pre_export", "export", "convert")
 METHODS = ("ablation", "grad_x_error")
 STAGES = ("float", "calib", "pre_export", "qat_bc", "quantized_bc")
+STAGE = "calib"
 NOT_FINITE = "nonfinite"
 
 
@@ -123,8 +124,7 @@ def _profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stage",
         choices=STAGES,
-        default=STAGES[1],
-        help="which stage of MODEL runs (default: calib)",
+        help=f"which stage of MODEL runs (default: {STAGE})",
     )
     parser.add_argument(
         "--case", type=options.natural, default=0, metavar="N", help="item to run (default: 0)"

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qtune.capture.inputs import Inputs, batch_to_inputs
+from qtune.analysis.finding import call_of
+from qtune.capture.inputs import Inputs
 from qtune.capture.interface import signature_of
 from qtune.cli.files import safe_load
 from qtune.cli.outcome import InputError
@@ -54,7 +55,7 @@ class Data:
             if item is _END:
                 return
             call = _by_name(item, model) if isinstance(item, Mapping) else item
-            inputs = batch_to_inputs(call, model, index, self.option, InputError)
+            inputs = call_of(model, call, index, self.option, InputError)
             self._check_width(inputs, model, index)
             yield inputs
 

@@ -16,9 +16,9 @@ _LIBRARIES = tuple(
 
 def one_line(error: BaseException) -> str:
     """The message of an error of ours as it is; of any other with its type and place."""
+    text = _compact("\n".join([str(error), *getattr(error, "__notes__", ())]))
     if isinstance(error, QtuneError):
-        return _compact(str(error))
-    text = _compact(str(error))
+        return text
     kind = type(error).__name__
     place = user_place(error)
     return f"{kind}: {text}" + (f" ({place})" if place else "")

@@ -14,6 +14,7 @@ from qtune.cli.outcome import InputError
 
 _WRAPPERS = ("state_dict", "model")
 _MOST_KEYS = 3
+_PARALLEL = "module."
 
 
 def safe_load(path: Path, option: str) -> Any:
@@ -25,7 +26,7 @@ def safe_load(path: Path, option: str) -> Any:
     except pickle.UnpicklingError as error:
         raise InputError(
             f"{option}: {path} holds objects that torch's safe default does not load; save "
-            "tensors in lists and dicts only"
+            "tensors in lists and dicts only, of a model its state_dict()"
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise InputError(f"{option}: {path} is no file of torch.save") from error
@@ -55,7 +56,17 @@ def check_keys(model: nn.Module, state: Mapping[str, Any], path: Path, option: s
     named = {"missing": missing, "unknown": unknown, "of another shape": shapes}
     texts = [f"{len(keys)} {what} ({_some(keys)})" for what, keys in named.items() if keys]
     if texts:
-        raise InputError(f"{option}: {path} does not fit the model: {', '.join(texts)}")
+        hint = _hint(own, state)
+        raise InputError(f"{option}: {path} does not fit the model: {', '.join(texts)}{hint}")
+
+
+def _hint(own: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    """What the file probably is instead."""
+    if state and all(key.startswith(_PARALLEL) for key in state):
+        return f". Its names begin with {_PARALLEL!r}: save model.module.state_dict()"
+    parts = {key: value for key, value in state.items() if isinstance(value, Mapping)}
+    inner = [key for key, value in parts.items() if set(own) & set(value)]
+    return f". Its entry {inner[0]!r} is a state dict: save that alone" if inner else ""
 
 
 def _some(keys: list[str]) -> str:

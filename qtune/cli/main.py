@@ -21,8 +21,10 @@ from typing import Any, TextIO
 
 from qtune.cli.commands import COMMANDS, Command
 from qtune.cli.failure import one_line
+from qtune.cli.folders import check_folder
 from qtune.cli.outcome import INTERRUPTED, WRONG_INPUT, Outcome, plain
 from qtune.cli.results import result_file
+from qtune.cli.usage import Parser, UsageError
 from qtune.report.files import write_text
 from qtune.version import __version__
 
@@ -36,8 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: all well. 1: a gate failed. 2: wrong usage or input. 130: interrupted.
     """
     try:
-        args = parser().parse_args(argv)
-    except SystemExit as error:  # argparse has said why; --help and --version end with 0
+        args = parser().read(argv)
+    except UsageError as error:
+        return _misused(error, sys.argv[1:] if argv is None else argv)
+    except SystemExit as error:  # --help and --version
         return int(error.code or 0)
     command: Command = args.command
     stdout = sys.stdout
@@ -48,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="qtune",
         description="Check, compare and tune the quantization of a PyTorch model.",
         epilog="Exit status: 0 all well, 1 a gate failed, 2 wrong usage or input, 130 interrupted.",
@@ -80,21 +84,30 @@ def _run(command: Command, args: argparse.Namespace) -> tuple[int, str]:
             traceback.print_exc()
         message = one_line(error)
         return WRONG_INPUT, _failed(command, args, WRONG_INPUT, message, type(error).__name__)
-    text = _json(command, outcome.to_dict())
+    text = _json(command.name, outcome.to_dict())
     return outcome.status, text if args.json else str(outcome)
 
 
 def _outcome(command: Command, args: argparse.Namespace) -> Outcome:
     """What the command found; it also lies in its folder, for ``report``."""
     run: Callable[[argparse.Namespace], Outcome] = importlib.import_module(command.module).run
-    outcome = run(args)
     folder = getattr(args, "out_dir", None)
+    if folder is not None:
+        check_folder(folder)
+    outcome = run(args)
     if folder is None:
         return outcome
     path = result_file(Path(folder), command.name)
     outcome = replace(outcome, files=[*outcome.files, path])
-    write_text(path, _json(command, outcome.to_dict()) + "\n")
+    write_text(path, _json(command.name, outcome.to_dict()) + "\n")
     return outcome
+
+
+def _misused(error: UsageError, argv: Sequence[str]) -> int:
+    sys.stderr.write(f"{error.line}\n")
+    if "--json" in argv:
+        _write(sys.stdout, _json(error.command, _error(WRONG_INPUT, error.message, "UsageError")))
+    return WRONG_INPUT
 
 
 def _failed(
@@ -103,12 +116,15 @@ def _failed(
     sys.stderr.write(f"qtune {command.name}: {message}\n")
     if not args.json:
         return ""
-    error = {"type": kind, "message": message}
-    return _json(command, {"ok": False, "exit_status": status, "error": error})
+    return _json(command.name, _error(status, message, kind))
 
 
-def _json(command: Command, content: dict[str, Any]) -> str:
-    head = {"command": command.name, "qtune": __version__}
+def _error(status: int, message: str, kind: str) -> dict[str, Any]:
+    return {"ok": False, "exit_status": status, "error": {"type": kind, "message": message}}
+
+
+def _json(command: str, content: dict[str, Any]) -> str:
+    head = {"command": command, "qtune": __version__}
     return json.dumps(plain(head | content), indent=1, allow_nan=False)
 
 

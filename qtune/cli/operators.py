@@ -16,7 +16,7 @@ def op_types(args: argparse.Namespace) -> tuple[Any, ...] | None:
     """The classes and functions of ``--op-type``; ``None`` for all."""
     if args.op_type is None:
         return None
-    return tuple(load_object(spec, "--op-type") for spec in args.op_type)
+    return tuple(load_object(spec, "--op-type", "torch.nn:Conv2d") for spec in args.op_type)
 
 
 def prefixes(args: argparse.Namespace) -> tuple[str, ...] | None:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from qtune.capture.inputs import Inputs
+from qtune.cli.commands import STAGE
 from qtune.cli.data import Data
 from qtune.cli.models import bc_models, is_bc, session
 from qtune.cli.operators import op_types, prefixes
@@ -71,14 +72,17 @@ def _profiled(model: Model, inputs: Inputs, folder: Path) -> ModelProfiler | Hbi
 @contextmanager
 def _subject(args: argparse.Namespace) -> Iterator[Subject]:
     if is_bc(args.model):
+        if args.stage is not None:
+            raise InputError(f"--stage: {args.model} is one stage already")
         with bc_models(args, {"MODEL": args.model}) as ((model,), data):
             yield Subject(model, model, data, _bc_facts(args, model, data))
         return
     with session(args) as found:
-        facts = {**found.facts, "stage": args.stage}
-        if args.stage == "float":
+        stage = args.stage or STAGE
+        facts = {**found.facts, "stage": stage}
+        if stage == "float":
             del facts["calibration"]
-        yield Subject(found.stage(args.stage), found.stage("float"), found.data, facts)
+        yield Subject(found.stage(stage), found.stage("float"), found.data, facts)
 
 
 def _bc_facts(args: argparse.Namespace, model: HbirModule, data: Data) -> dict[str, Any]:

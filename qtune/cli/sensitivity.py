@@ -27,7 +27,17 @@ _GRADIENT = "GRAD_X_ERROR"
 
 def run(args: argparse.Namespace) -> Outcome:
     """Rank the ports of the model that the options describe."""
-    with ranking_metric(args) as metric, session(args) as found:
+    with ranking_metric(args) as metric:
+        if args.method != ABLATION and metric.scope != "all":
+            raise InputError(
+                f"--method {args.method}: it differentiates a loss, and {metric.name} is none; "
+                "give --loss module:function, which returns a tensor of one number"
+            )
+        return _ranked(args, metric)
+
+
+def _ranked(args: argparse.Namespace, metric: MetricInfo) -> Outcome:
+    with session(args) as found:
         limits = _limits(args, metric)
         tables = _tables(args, found, metric)
         gates = [_gate(one, column, tables) for one, column in limits]

@@ -16,7 +16,7 @@ from qtune.cli.outcome import InputError
 _MOST_NAMES = 8
 
 
-def load_object(spec: str, option: str) -> Any:
+def load_object(spec: str, option: str, example: str = "nets.py:make") -> Any:
     """The object that ``spec`` names; ``option`` is what it was given for, for messages.
 
     Modules are looked for in the current directory, then among the installed ones. Raises
@@ -24,7 +24,10 @@ def load_object(spec: str, option: str) -> Any:
     """
     where, separator, name = spec.rpartition(":")
     if not separator or not where or not name:
-        raise InputError(f"{option}: expected module:name or path/to/file.py:name but got {spec!r}")
+        raise InputError(
+            f"{option}: expected module:name or path/to/file.py:name, such as {example}, but got "
+            f"{spec!r}"
+        )
     found: Any = _module(where, option)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -98,8 +101,14 @@ def _free_name(file: Path) -> str:
     return stem if is_free and stem not in sys.builtin_module_names else own
 
 
+def _is_imported(value: Any, owner: Any) -> bool:
+    return getattr(value, "__module__", None) != getattr(owner, "__name__", "")
+
+
 def _names_near(name: str, owner: Any) -> str:
-    names = [n for n in vars(owner) if not n.startswith("_")] if hasattr(owner, "__dict__") else []
+    found = vars(owner).items() if hasattr(owner, "__dict__") else ()
+    public = {n: value for n, value in found if not n.startswith("_")}
+    names = sorted(public, key=lambda n: _is_imported(public[n], owner))  # its own first
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         return f"did you mean {near[0]!r}?"

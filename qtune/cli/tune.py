@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from qtune.analysis.tune import FILE, tune
 from qtune.analysis.tune_costs import latency_us
+from qtune.cli.failure import one_line
 from qtune.cli.metrics import measured, ranking_metric
 from qtune.cli.models import Session, session
 from qtune.cli.outcome import Gate, InputError, Outcome
@@ -39,7 +41,10 @@ class Target:
         spec = args.score or args.loss
         judged = spec.rpartition(":")[2] if spec else (args.metric or name)
         if judged != name:
-            raise InputError(f"--target {name}={value:g}: what is measured is {judged}")
+            raise InputError(
+                f"--target {name}={value:g}: what is measured is {judged}; write --target "
+                f"{judged}={value:g}"
+            )
         return cls(name, value)
 
 
@@ -75,8 +80,13 @@ def _budget(args: argparse.Namespace, found: Session) -> Budget:
     limit = None
     if args.latency is not None:
         value, is_factor = args.latency
-        model = check_prepared("tune", found.stage("calib"))
-        limit = value * (_time(model, found) if is_factor else 1.0)
+        now = _time(check_prepared("tune", found.stage("calib")), found)
+        limit = value * (now if is_factor else 1.0)
+        if limit < now:
+            raise InputError(
+                f"--latency: the model as it is takes {now:.6g} us by the static estimate, more "
+                f"than {limit:.6g} us; for a factor write an x behind it, such as 1.2x"
+            )
     return Budget(args.int16_macs, limit, args.stubs)
 
 
@@ -90,7 +100,16 @@ def _score(spec: str | None) -> Callable[[Any], Any] | None:
     function = load_object(spec, "--score")
     if not callable(function):
         raise InputError(f"--score: {spec} is a {type(function).__name__}, no function")
-    score: Callable[[Any], Any] = function
+
+    @functools.wraps(function)
+    def score(model: Any) -> Any:
+        try:
+            return function(model)
+        except Exception as error:
+            raise InputError(
+                f"--score: {spec}, called with the calibrated model, raised {one_line(error)}"
+            ) from error
+
     return score
 
 

@@ -15,6 +15,10 @@ from qtune.profiler.op_info import TensorInfo
 
 FOLDER = "tensorboard"
 _EVENTS = "events.out.tfevents.*"
+_BINNED = 1e20
+"""How far tensorboard's own bins reach; it drops values beyond, and fails if none is left."""
+_BINS = 64
+"""Equal bins from the smallest to the largest value, in their place."""
 
 
 def write_histograms(
@@ -39,25 +43,30 @@ def write_histograms(
 
 @contextmanager
 def event_writer(folder: Path) -> Iterator[Any]:
-    """A ``SummaryWriter`` whose event files replace earlier ones in ``folder``.
+    """A ``SummaryWriter`` whose event files replace earlier ones in ``folder`` at the end.
 
+    After an exception the earlier ones are there, and none of it.
     ``AnalysisError`` says what to install where tensorboard is missing.
     """
     writer_class = _writer_class()
-    for old in folder.glob(_EVENTS):
-        old.unlink()
-    writer = writer_class(str(folder))
+    earlier = set(folder.glob(_EVENTS))
+    writer, gone = writer_class(str(folder)), None
     try:
         yield writer
+        gone = earlier
     finally:
         writer.close()
+        for path in set(folder.glob(_EVENTS)) - earlier if gone is None else gone:
+            path.unlink()
 
 
 def add_histogram(writer: Any, tag: str, values: Tensor) -> None:
     """Write the finite numbers of ``values``; nothing where there is none."""
     finite = values[torch.isfinite(values)]
-    if finite.numel():
-        writer.add_histogram(tag, finite)
+    if not finite.numel():
+        return
+    within = float(finite.abs().max()) < _BINNED
+    writer.add_histogram(tag, finite.double(), bins="tensorflow" if within else _BINS)
 
 
 def _writer_class() -> Any:

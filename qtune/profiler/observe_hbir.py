@@ -16,6 +16,9 @@ from qtune.hbir.module import HbirModule
 from qtune.hbir.result import OpResult
 from qtune.profiler.record import OnRecord, OpRecord
 
+_FAKE_QUANT = "FakeQuant"
+"""Begin of the types of nodes that only round and clip."""
+
 
 def stream_hbir(
     module: HbirModule, inputs: Inputs, note: OnRecord, *, keep_inputs: bool = True
@@ -42,7 +45,7 @@ class _Taker:
         self.note = note
         self.feed = frozenset(feed)
         self.types = {
-            node.metadata_props[META_OP]: f"{node.domain or 'onnx'}.{node.op_type}"
+            node.metadata_props[META_OP]: _type_of(node)
             for node in graph
             if META_RESULT in node.metadata_props
         }
@@ -76,6 +79,19 @@ class _Taker:
                 self.values.pop(key, None)
         if self.left[name]:
             self.values[name] = result.values
+
+
+def _type_of(result: ir.Node) -> str:
+    """The type of an operator: that of the node which computes what its own fake-quantize gets."""
+    node, name = result, result.metadata_props[META_OP]
+    while node.op_type.startswith(_FAKE_QUANT):
+        source = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if source is None or source.metadata_props.get(META_OP) != name:
+            break
+        if source.op_type == "Identity":  # nothing was computed: the operator is its fake-quantize
+            break
+        node = source
+    return f"{node.domain or 'onnx'}.{node.op_type}"
 
 
 def operand_keys(nodes: list[ir.Node]) -> dict[str, tuple[str, ...]]:

@@ -25,7 +25,7 @@ _BLOCK = 65536
 _LINE = 8
 """float64 values of a cache line: all rows of a block begin on one."""
 _SHORT = 16
-"""Values of one channel of one sample below which a row of sums for each costs more than it saves."""
+"""Values of a channel of a sample below which a row of sums for each costs more than it saves."""
 
 Range = tuple[float, float]
 Reduce = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -91,7 +91,7 @@ def sums_of(a: Tensor, b: Tensor, wanted: Set[str]) -> PairSums | None:
 
 
 def channel_energies(a: Tensor, b: Tensor, sums: PairSums | None = None) -> Tensor:
-    """Sums of ``a * a`` and ``(a - b) ** 2`` over each channel (dimension 1), float64 [2, channels].
+    """Sums of ``a * a`` and ``(a - b) ** 2`` of each channel (dimension 1), float64 [2, channels].
 
     ``sums``: those of the two, which may have them.
     """

@@ -40,6 +40,16 @@ class Axis:
         """Round numbers on the axis: 1, 2 or 5 times a power of ten, or powers of ten."""
         return _powers(self.low, self.high) if self.log else _steps(self.low, self.high)
 
+    def marks(self) -> list[tuple[float, str]]:
+        """The ticks and their texts, in as many digits as tell them apart."""
+        ticks = self.ticks()
+        texts = [brief(tick) for tick in ticks]
+        for digits in range(5, 18):
+            if len(set(texts)) == len(ticks):
+                break
+            texts = [f"{tick:.{digits}g}" for tick in ticks]
+        return list(zip(ticks, texts, strict=True))
+
 
 def axis_of(
     values: Sequence[float], start: float, end: float, *, log: bool = False, zero: bool = False

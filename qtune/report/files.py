@@ -29,8 +29,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield partial
         partial.chmod(_MODE)
         partial.replace(target)
-    finally:
+    except BaseException:
         partial.unlink(missing_ok=True)
+        raise
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

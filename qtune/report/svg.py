@@ -105,9 +105,9 @@ def bars(
     canvas = Canvas(WIDTH, height + 36, title)
     ends = [*finite.values(), *([] if limit is None else [limit])]
     x = axis_of(ends or [1.0], left, WIDTH - 78, zero=True)
-    for tick in x.ticks():
+    for tick, text in x.marks():
         canvas.line(x.at(tick), top, x.at(tick), height)
-        canvas.text(x.at(tick), height + 14, brief(tick), anchor="middle")
+        canvas.text(x.at(tick), height + 14, text, anchor="middle")
     for index, (name, short) in enumerate(zip(values, names, strict=True)):
         here, value = top + row * index, numbers[name]
         color = RED if name in bad or not math.isfinite(value) else COLORS[0]
@@ -142,9 +142,9 @@ def histogram(
         counts[min(int(place * bins), bins - 1)] += 1
     y = axis_of(counts or [1], TOP + HEIGHT, TOP, zero=True)
     _rule(canvas, y, "cases")
-    for tick in x.ticks():
+    for tick, text in x.marks():
         canvas.line(x.at(tick), TOP + HEIGHT, x.at(tick), TOP + HEIGHT + 4, SOFT)
-        canvas.text(x.at(tick), TOP + HEIGHT + 17, brief(tick), anchor="middle")
+        canvas.text(x.at(tick), TOP + HEIGHT + 17, text, anchor="middle")
     width = (x.end - x.start) / bins
     for index, count in enumerate(counts):
         here = y.at(count)
@@ -211,9 +211,9 @@ def _beside(x: float, y: float, text: str) -> tuple[float, float, str]:
 
 
 def _rule(canvas: Canvas, y: Axis, label: str) -> None:
-    for tick in y.ticks():
+    for tick, text in y.marks():
         canvas.line(LEFT, y.at(tick), WIDTH - RIGHT, y.at(tick))
-        canvas.text(LEFT - 6, y.at(tick) + 4, brief(tick), anchor="end")
+        canvas.text(LEFT - 6, y.at(tick) + 4, text, anchor="end")
     if label:
         canvas.text(12, y.start / 2 + y.end / 2, label, anchor="middle", turned=True)
 

@@ -155,3 +155,14 @@ def test_complex_bool_and_integer_results_have_rows() -> None:
     assert (rows["complex"]["base_model_min"], rows["complex"]["ATOL"]) == (-3.0, 0.0)
     assert (rows["mask"]["base_model_max"], rows["mask"]["ATOL"]) == (1.0, None)
     assert (rows["ids"]["base_model_mean"], rows["ids"]["COSINE"]) == (6.0, None)
+
+
+def test_run_on_cpu_holds_for_the_own_errors_too(tmp_path: Path) -> None:
+    net, x = Block().eval(), torch.rand(2, 3, 8, 8)
+    qa = QuantAnalysis(net, calibrated(net, x), "fake_quant", out_dir=str(tmp_path))
+    qa.set_bad_case(x)
+    qa.run()
+    rows = qa.compare_per_layer().rows
+    qa._session.device = torch.device("meta")  # where nothing has a value, in place of a GPU
+    qa.run(run_on_cpu=True)
+    assert qa.compare_per_layer().rows == rows

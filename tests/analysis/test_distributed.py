@@ -354,6 +354,16 @@ class Noting(http.server.SimpleHTTPRequestHandler):
         self.asked.append(self.path)
 
 
+def test_work_is_dealt_out_to_and_fro() -> None:
+    assert [Ranks(rank, 2).share("abcdefg") for rank in range(2)] == [list("adeg"), list("bcf")]
+    assert [Ranks(rank, 3).share("abcdefg") for rank in range(3)] == [
+        ["a", "f", "g"],
+        ["b", "e"],
+        ["c", "d"],
+    ]
+    assert Ranks().share("abc") == list("abc")
+
+
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize("batch", [1, 2, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -403,4 +413,3 @@ def test_a_loader_that_does_not_share_the_data_out_is_named(
     assert "does not share the data out among the 2 processes" in caplog.text
     assert why in caplog.text
     assert [ranks.index(step) for step in range(3)] == [1, 3, 5]
-    assert ranks.share("abcde") == "bd"

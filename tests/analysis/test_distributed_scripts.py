@@ -16,6 +16,7 @@ import torch
 from torch import multiprocessing
 from torch.utils.data import DataLoader
 
+from tests.analysis.ranked import as_in_tests
 from tests.analysis.shared_out import PROCESSES, STEPS, Images, analyse, one_of_several
 
 pytestmark = pytest.mark.qtune_slow  # new interpreters import torch
@@ -24,11 +25,11 @@ SCRIPT = Path(__file__).with_name("shared_out.py")
 SEEN = "seen_by_{}.txt"
 
 
-@pytest.fixture
-def alone(tmp_path: Path) -> Path:
-    folder = tmp_path / "alone"
-    folder.mkdir()
-    analyse(str(folder), 0, DataLoader(Images(), batch_size=1), STEPS * PROCESSES)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    with as_in_tests():
+        analyse(str(folder), 0, DataLoader(Images(), batch_size=1), STEPS * PROCESSES)
     return folder
 
 

@@ -57,6 +57,17 @@ def test_own_errors_do_not_accumulate(tmp_path: Path) -> None:
         assert rows[name][OWN] <= 1, name
 
 
+def test_steps_are_the_nearest_whole_number_of_scales(tmp_path: Path) -> None:
+    net, model = prepared_net()
+    rows = [
+        r for r in featuremap_similarity(net, model, X, out_dir=tmp_path) if r[STEPS] is not None
+    ]
+    exact = [row[ATOL] / row[SCALE] for row in rows]
+    assert [row[STEPS] for row in rows] == [math.floor(steps + 0.5) for steps in exact]
+    assert any(steps % 1 >= 0.5 for steps in exact)  # one that a floor would miss
+    assert any(0 < steps % 1 < 0.5 for steps in exact)  # and one that a ceiling would
+
+
 def test_a_fault_of_one_operator_stands_at_that_operator_alone(tmp_path: Path) -> None:
     _, model = prepared_net()
     broken = copy.deepcopy(model)

@@ -115,7 +115,7 @@ def test_observers(run: Run, name: str) -> None:
 
 WRONG = [
     (("nosuch:make",), "MODEL: no module 'nosuch', neither in "),
-    (("nets.make",), "MODEL: expected module:name or path/to/file.py:name but got 'nets.make'"),
+    (("nets.make",), "MODEL: expected module:name or path/to/file.py:name, such as nets.py:make, b"),
     (("none.py:make",), "MODEL: there is no file none.py"),
     (("odd:number",), "MODEL: odd:number returned a int; expected a torch.nn.Module"),
     (("odd:fails",), "MODEL: odd:fails raised RuntimeError: no weights (odd.py:6, in deep)"),
@@ -134,6 +134,11 @@ WRONG = [
     (("nets:make", "--observer", "max"), "--observer: unknown 'max'; choose one of: min_max, "),
     (("nets:make", "--int16", "cnv1"), "--int16 cnv1: no operator or module has this name; close"),
     (("nets:make", "--checkpoint", "uneven.pt"), "--checkpoint: uneven.pt does not fit the model"),
+    (("nets:make", "--checkpoint", "parallel.pt"), "save model.module.state_dict()"),
+    (("nets:make", "--checkpoint", "wrapped.pt"), "Its entry 'net' is a state dict: save that"),
+    (("nets:make", "--out-dir", "nets.py"), "--out-dir: nets.py can't be a folder, "),
+    (("nets:make", "--out-dir", "nets.py/a/b"), "nets.py is a file"),
+    (("nets:make", "--data", "odd:ODD"), "odd has no 'ODD'; it has: number, deep, fails, "),
     (("nets:make", "--calibrated", "w.pt"), "--calibrated: w.pt does not fit the model: "),
     (("nets:make", "--dtypes", "w.txt"), "LoadFromFileTemplate: w.txt does not exist"),
 ]
@@ -166,6 +171,8 @@ def test_what_does_not_fit_is_one_clear_line(
     (folder / "broken.py").write_text("import nosuchthing\n")
     torch.save(nets.Net().state_dict(), "w.pt")
     torch.save({"x": X, "y": X[:2]}, "uneven.pt")
+    torch.save({f"module.{k}": v for k, v in nets.Net().state_dict().items()}, "parallel.pt")
+    torch.save({"epoch": 3, "net": nets.Net().state_dict()}, "wrapped.pt")
     (folder / "nets.npz").write_text("no archive")
     (folder / "nets.pt").write_text("no archive")
     more = () if "--data" in words else ("--data", "nets:batches")

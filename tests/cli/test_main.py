@@ -84,6 +84,29 @@ def test_wrong_usage_is_status_two(run: Run) -> None:
     assert run("tuna").status == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (call("check", "m:n", "--fialon", "x"), "qtune check: unknown '--fialon'; did you mean --fail-"),
+        (call("check", "m:n", "--int17=a"), "qtune check: unknown '--int17=a'; did you mean --int16? "),
+        (call("check", "m:n", "more"), "qtune check: unknown 'more' (see qtune check --help)"),
+        (call("compare", "m:n", "--max", "ATOL<1"), "--max: expected METRIC=VALUE such as ATOL=0.1"),
+        (("chek", "m:n"), "qtune: no command 'chek'; did you mean check? (see qtune --help)"),
+        (("watch",), "qtune: no command 'watch'; choose from check, compare, sensitivity, profile, "),
+        (("check", "m:n"), "qtune check: one of the arguments --data --random is required (see "),
+    ],
+)
+def test_wrong_usage_is_one_line_with_what_is_near(
+    run: Run, words: tuple[str, ...], line: str
+) -> None:
+    done = run(*words)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert line in done.err
+    error = run(*words, "--json").json["error"]
+    assert error["type"] == "UsageError"
+    assert error["message"] in done.err
+
+
 def test_the_traceback_comes_when_asked_for(run: Run) -> None:
     assert "Traceback" not in run(*call("check", "nets:mak")).err
     assert "Traceback" in run(*call("check", "nets:mak", "--traceback")).err

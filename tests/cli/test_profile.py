@@ -54,6 +54,10 @@ def test_a_bc_file(run: Run, folder: Path) -> None:
     compiler.save(stages.quantized_bc, folder / "int.bc")
     torch.save(batches, folder / "x.pt")
     done = run("profile", "int.bc", "--data", "x.pt", "--json", "--prefix", "relu1")
+    labelled = run("profile", "int.bc", "--data", "nets:batches", "--json")
+    assert labelled.status == 0, labelled.err
+    refused = run("profile", "int.bc", "--data", "x.pt", "--stage", "float")
+    assert refused.err == "qtune profile: --stage: int.bc is one stage already\n"
     assert (done.json["stage"], done.json["march"]) == ("quantized", "nash-e")
     assert {row["module"] for row in done.json["result"]["tensors"]} == {"relu1"}
 

@@ -33,6 +33,8 @@ def test_several_cases_are_shown_by_their_worst(run: Run) -> None:
 def test_gradients_need_a_loss(run: Run) -> None:
     words = call("sensitivity", "nets:Planted", "--method", "grad_x_error")
     assert run(*words).status == 2
+    assert "give --loss module:function" in run(*words).err
+    assert "MSE is none" in run(*words, "--metric", "MSE").err
     done = run(*words, "--loss", "nets:squared", "--json")
     assert done.json["metric"] == "squared"
     assert done.json["result"]["tables"][0]["output"] == "all"

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from qtune.bpu.compiler import Hbm, compile
+from qtune.capture.inputs import as_inputs
 from qtune.errors import AnalysisError, RunError
 from qtune.hbir.module import HbirModule
 from qtune.profiler import HbirModelProfiler, read_profile
+from qtune.profiler.observe import observe
 from qtune.quantization import hbdk4
 from tests.analysis.nets import Block, calibrated
 from tests.profiler.profiled import profiled
@@ -110,3 +112,20 @@ def test_a_program_a_function_and_a_torch_model_are_refused_by_name(
     for message, given in refused.items():
         with pytest.raises(AnalysisError, match=message):
             HbirModelProfiler(given, tmp_path)  # type: ignore[arg-type]
+
+
+def test_types_are_those_of_what_is_computed(
+    stages: tuple[nn.Module, HbirModule, HbirModule],
+) -> None:
+    """Not of the fake-quantize behind it, which nearly every operator has."""
+    _, qat, quantized = stages
+    types = [
+        {name: record.op_type for name, record in observe(module, as_inputs(X)).records.items()}
+        for module in (qat, quantized)
+    ]
+    assert types[0]["_input_0_quant"] == "qtune.FakeQuant"
+    assert types[0]["stem.2"] == "onnx.Relu"
+    assert types[0]["_generated_add_0"] == "onnx.Add"
+    assert types[0]["_generated_sigmoid_0"] == "onnx.Sigmoid"
+    assert types[1]["_input_0_quant"] == "qtune.Quantize"
+    assert types[1]["stem.2"] == "qtune.QConv"

@@ -76,6 +76,12 @@ def test_prefixes_types_and_identity_choose() -> None:
     assert names(skip_identity=True) == {"conv", "add"}
 
 
+def test_a_selection_keeps_the_numbers_that_operators_have_among_all(tmp_path: Path) -> None:
+    chosen = features(Shared().eval(), prefixes=("conv", "same"))
+    rows = profile_featuremap(chosen, out_dir=tmp_path)
+    assert [row[0] for row in rows] == [0] * 4 + [3] * 2
+
+
 def test_codes_come_where_there_is_a_scale() -> None:
     x = torch.rand(2, 3, 8, 8)
     model = calibrated(Block(), x)

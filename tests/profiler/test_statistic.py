@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from qtune.errors import AnalysisError
 from qtune.profiler import HbirModelProfiler, OpRunningInfoManager
+from qtune.profiler.histograms import add_histogram, event_writer
 from qtune.profiler.statistic import BY_ORDER, BY_RANGE, NOT_FINITE
 from qtune.quantization import convert, hbdk4
 from tests.analysis.nets import Block, calibrated
@@ -126,6 +127,33 @@ def test_histograms_hold_every_tensor(tmp_path: Path) -> None:
     assert found["stem.0/output/channel_7"] == 2 * 8 * 8
     assert found["stem.0/weight/channel_0"] == 3 * 9
     assert "stem.0/input/channel_3" not in found
+
+
+def test_values_beyond_the_bins_of_tensorboard_are_counted(tmp_path: Path) -> None:
+    with event_writer(tmp_path) as writer:
+        add_histogram(writer, "all", torch.tensor([3e38, -3e38]))
+        add_histogram(writer, "some", torch.tensor([1e30, 1.0, torch.inf]))
+    events = EventAccumulator(str(tmp_path), size_guidance={"histograms": 0}).Reload()
+    for tag in ("all", "some"):
+        found = events.Histograms(tag)[0].histogram_value
+        assert sum(found.bucket) == found.num == 2
+
+
+def test_earlier_histograms_stay_until_new_ones_are_whole(tmp_path: Path) -> None:
+    def write(error: BaseException | None) -> None:
+        with event_writer(tmp_path) as writer:
+            add_histogram(writer, "conv/output", torch.rand(3))
+            if error is not None:
+                raise error
+
+    write(None)
+    (first,) = tmp_path.iterdir()
+    with pytest.raises(KeyboardInterrupt):
+        write(KeyboardInterrupt())
+    assert list(tmp_path.iterdir()) == [first]
+    write(None)
+    (second,) = tmp_path.iterdir()
+    assert second != first
 
 
 def test_what_has_a_scale_for_each_channel_is_shown_per_channel(tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ def test_histograms_of_both_sides(tmp_path: Path) -> None:
     compare_weights(net, model, with_tensorboard=True, out_dir=tmp_path)
     events = EventAccumulator(str(tmp_path / "tensorboard"), {"histograms": 0})
     events.Reload()
+    compare_weights(net, model, "L1", True, tmp_path / "here", tmp_path)
+    assert len(list((tmp_path / "here").glob("events*"))) == 1
     tags = set(events.Tags()["histograms"])
     assert tags == {f"{name}/{side}" for name in NAMES for side in ("float", "quantized")}
 

@@ -122,3 +122,10 @@ def test_axes_have_round_numbers() -> None:
     axis = axis_of([0.0, 10.0], 0, 100)
     assert (axis.at(5.0), axis.at(-1.0), axis.at(11.0)) == (50, 0, 100)
     assert not axis_of([0.0, 1.0], 0, 100, log=True).log  # zero has no place on it
+
+
+def test_marks_of_a_narrow_axis_tell_values_apart() -> None:
+    """A cosine from 0.99998 to 1, as between two stages that agree."""
+    marks = axis_of([0.99998, 1.0], 0, 100).marks()
+    assert [text for _, text in marks] == ["0.99998", "0.999985", "0.99999", "0.999995", "1"]
+    assert axis_of([0.0, 0.97], 0, 100, zero=True).marks()[1][1] == "0.2"

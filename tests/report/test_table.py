@@ -49,3 +49,16 @@ def test_plain_table_from_sequences_with_an_index() -> None:
 
 def test_table_without_rows_has_its_head() -> None:
     assert "| name" in text_table([], ["name"])
+
+
+def test_numbers_stand_at_the_right_where_a_column_has_nothing_else() -> None:
+    rows = [("conv", 0.5, 1, "-1"), ("relu", None, 12, 3)]
+    table = text_table(
+        rows, ["name", "value", "n", "mixed"], index=True, digits=2, numbers_right=True
+    )
+    assert table.splitlines()[1:5] == [
+        "|    | name   |   value |   n | mixed   |",
+        "|----+--------+---------+-----+---------|",
+        "|  0 | conv   |    0.50 |   1 | -1      |",
+        "|  1 | relu   |         |  12 | 3       |",
+    ]
