@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from torch import Tensor
 from qtune.analysis.grad_x_error import SCORE, grad_x_error_tables
 from qtune.analysis.sensitivity import sensitivity_tables
 from qtune.capture.inputs import Inputs
+from qtune.errors import ArgumentError
 from qtune.march import set_march
 from qtune.profiler.metric import Metric, MetricInfo
 from tests.analysis.planted import POSITIONS, Planted, planted
@@ -67,34 +69,62 @@ def ablation(net: Planted, metric: MetricInfo) -> Scores:
     return total
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """``unit``: seconds of one F. Cost of a table in F. ``ranks``: by loss, with the first port."""
+
+    unit: float
+    cold: float
+    warm: float
+    ranks: dict[str, tuple[float, str]]
+
+
+def measure(position: str) -> Measured:
+    """Cost and ranking with the activation planted at ``position``."""
+    net = planted(position)
+    metrics = {name: _metric(name, function) for name, function in LOSSES.items()}
+
+    def forward() -> None:
+        with torch.no_grad():
+            for x in net.batches:
+                net.net(x)
+
+    def table() -> Scores:
+        return gradients(net, metrics["mse"])
+
+    forward()
+    unit = statistics.median(seconds(forward) for _ in range(9))
+    cold = seconds(table) / unit
+    warm = statistics.median(seconds(table) for _ in range(5)) / unit
+    ranks = {}
+    for name, metric in metrics.items():
+        by_gradient, by_ablation = gradients(net, metric), ablation(net, metric)
+        pairs = [[by_gradient[port], by_ablation[port]] for port in by_ablation]
+        first = max(by_gradient, key=by_gradient.__getitem__)
+        ranks[name] = float(spearmanr(pairs).statistic), first[0]
+    return Measured(unit, cold, warm, ranks)
+
+
+def _metric(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> MetricInfo:
+    try:
+        return Metric.get_metric(name)
+    except ArgumentError:
+        Metric.register(name, False, "all")(function)
+        return Metric.get_metric(name)
+
+
 def main() -> None:
     os.environ["QTUNE_RUN_DIR"] = ""
     torch.set_num_threads(1)
     set_march("nash-e")
-    for name, function in LOSSES.items():
-        Metric.register(name, False, "all")(function)
     for position in POSITIONS:
-        net = planted(position)
-
-        def forward(net: Planted = net) -> None:
-            with torch.no_grad():
-                for x in net.batches:
-                    net.net(x)
-
-        def table(net: Planted = net) -> Scores:
-            return gradients(net, Metric.get_metric("mse"))
-
-        forward()
-        unit = statistics.median(seconds(forward) for _ in range(9))
-        cold = seconds(table) / unit
-        warm = statistics.median(seconds(table) for _ in range(5)) / unit
-        print(f"{position}: F = {unit * 1e3:.1f} ms; first table {cold:.1f} F, then {warm:.1f} F")
-        for name in LOSSES:
-            by_gradient = gradients(net, Metric.get_metric(name))
-            by_ablation = ablation(net, Metric.get_metric(name))
-            pairs = [[by_gradient[port], by_ablation[port]] for port in by_ablation]
-            first = max(by_gradient, key=by_gradient.__getitem__)
-            print(f"  {name}: rank correlation {spearmanr(pairs).statistic:.3f}; first {first[0]}")
+        found = measure(position)
+        print(
+            f"{position}: F = {found.unit * 1e3:.1f} ms; first table {found.cold:.1f} F, then "
+            f"{found.warm:.1f} F"
+        )
+        for name, (correlation, first) in found.ranks.items():
+            print(f"  {name}: rank correlation {correlation:.3f}; first {first}")
 
 
 if __name__ == "__main__":

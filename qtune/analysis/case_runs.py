@@ -50,9 +50,10 @@ def compare_runs(
     """Compare the two runs and write the tables and the page."""
     missing = [side for side in (BASELINE, ANALYSIS) if side not in session.runs]
     if missing:
+        verb = "has" if len(missing) == 1 else "have"
         raise AnalysisError(
-            f"compare_per_layer: both models must have run, {' and '.join(missing)} has not; call "
-            "run() or set_model_profiler_dir() first"
+            f"compare_per_layer: both models must have run, {' and '.join(missing)} {verb} not; "
+            "call run() or set_model_profiler_dir() first"
         )
     _check_one_case(session)
     baseline, run = session.runs[BASELINE].observation, session.runs[ANALYSIS]

@@ -105,13 +105,12 @@ class CaseStore:
         """
         aside = self.folder.with_name(f".{self.folder.name}.before")
         shutil.rmtree(aside, ignore_errors=True)
-        had_files = bool(self._files())
-        if had_files:
-            self.folder.rename(aside)
         try:
+            if self._files():
+                self.folder.rename(aside)
             yield
         except BaseException:
-            if had_files:
+            if aside.exists():
                 shutil.rmtree(self.folder, ignore_errors=True)
                 aside.rename(self.folder)
             raise

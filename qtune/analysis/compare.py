@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import math
 from collections.abc import Mapping, Sequence, Set
@@ -15,7 +14,7 @@ import torch
 from qtune.analysis.advice import Judged, advise, non_finite
 from qtune.analysis.op_error import OpError
 from qtune.errors import AnalysisError
-from qtune.ops.op_types import as_names, as_types, is_one_of
+from qtune.ops.op_types import as_names, as_types, is_one_of, nothing_fits
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.profiler.pair_sums import MEANS, TOP, distance, extremes, sums_for, sums_of
 from qtune.profiler.record import Observation, OpRecord
@@ -87,6 +86,8 @@ class LayerComparison:
     def op_errors(self) -> LayerComparison:
         """The operators that have an own error, the worst first, with the columns of that.
 
+        ``mod_name`` is the operator's name here, also of a function (``_generated_add_0``).
+
         Ordered by ``op_error_channel_SQNR``: unlike an absolute error it does not grow with the
         values, and unlike steps (about 0.5 for any rounding) and unlike the SQNR of the whole
         tensor it shows a scale that only one channel needs.
@@ -95,9 +96,11 @@ class LayerComparison:
             (i for i, row in enumerate(self.rows) if self._has_own(row)),
             key=lambda i: _worst_first(self.rows[i]),
         )
+        columns = (*HEAD, *self.own_columns)
+        rows = [{c: self.rows[i][c] for c in columns} for i in order]
         return LayerComparison(
-            (*HEAD, *self.own_columns),
-            tuple({c: self.rows[i][c] for c in (*HEAD, *self.own_columns)} for i in order),
+            columns,
+            tuple(row | {"mod_name": self.names[i]} for i, row in zip(order, rows, strict=True)),
             tuple(self.names[i] for i in order),
             self.own_columns,
         )
@@ -205,20 +208,8 @@ def selected(
         and (kinds is None or is_one_of(kinds, record.op, record.op_type))
     }
     if not found:
-        raise AnalysisError(_nothing(list(run.records), starts or (), kinds))
+        raise AnalysisError(nothing_fits("compare_per_layer", list(run.records), starts, kinds))
     return found
-
-
-def _nothing(names: list[str], prefixes: Sequence[str], types: Sequence[Any] | None) -> str:
-    asked = [f"prefixes {prefixes}"] if prefixes else []
-    if types is not None:
-        asked.append(f"types {tuple(getattr(t, '__name__', t) for t in types)}")
-    near = {n for p in prefixes for n in difflib.get_close_matches(p, names, 3, 0.4)}
-    shown = sorted(near) or names[:5]
-    return (
-        f"compare_per_layer: no operator fits {' and '.join(asked)}; the model has, for example: "
-        f"{', '.join(shown)}"
-    )
 
 
 class _Pair:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 
@@ -23,12 +24,14 @@ CASE = "badcase.pt"
 REPORT, REPORT_PAGE, CASES = "all_badcase_info.pt", "badcase_report.html", "badcase"
 OP_INFOS = "op_infos"
 OP_ERRORS = "compare_per_layer_op_error_0"
+_LONGEST = 160
+"""Bytes of an output's name in a file's name; 255 is the most that file systems take in all."""
 OLD_COLUMNS = ("op_name", "sensitive_type", "op_type", "quant_dtype", "flops")
 
 
 def sensitivity_stem(folder: Path, output: str, case: str, *, metric: str = "") -> Path:
     """``output_<name>_case_<index>_sensitive_ops``, with the metric in the old form."""
-    middle = f"{case}_{metric}" if metric else case
+    middle = f"{case}_{_in_file(metric)}" if metric else case
     return folder / f"output_{_in_file(output)}_case_{middle}_sensitive_ops"
 
 
@@ -37,8 +40,12 @@ def tuned_stem(folder: Path, output: str, case: int) -> Path:
     return folder / f"output_{_in_file(output)}_tuned_case_{case}_sensitive_ops"
 
 
-def _in_file(output: str) -> str:
-    return output.replace("/", "_").replace("\\", "_")
+def _in_file(name: str) -> str:
+    """A name as a part of a file's: without separators, and not too long for a file system."""
+    safe = name.replace("/", "_").replace("\\", "_")
+    if len(safe.encode()) <= _LONGEST:
+        return safe
+    return f"{safe[: _LONGEST // 8]}_{crc32(name.encode()):08x}"
 
 
 def write_report(folder: Path, report: BadCaseReport) -> None:

@@ -21,7 +21,7 @@ from qtune.analysis.devices import inputs_on
 from qtune.analysis.same_models import check_same_models
 from qtune.analysis.session import Session
 from qtune.analysis.shared_data import count_of
-from qtune.capture.inputs import Inputs, batch_to_inputs
+from qtune.capture.inputs import Inputs, batch_to_inputs, naming
 from qtune.errors import AnalysisError, QtuneError
 from qtune.hbir.feeding import is_flat, positional
 from qtune.hbir.module import HbirModule
@@ -232,7 +232,8 @@ def _attributes(session: Session, names: Sequence[str]) -> dict[str, dict[str, A
 
 def _run_both(session: Session, case: Case) -> tuple[Any, Any]:
     here = inputs_on(case.inputs, session.run_device)
-    with same_randomness():
-        baseline = run_model(session.baseline, here)
-    with same_randomness():
-        return baseline, run_model(session.analysed, here)
+    with naming(f"case {case.index} of {_SEARCH}", here):
+        with same_randomness():
+            baseline = run_model(session.baseline, here)
+        with same_randomness():
+            return baseline, run_model(session.analysed, here)

@@ -17,8 +17,7 @@ from qtune.check.qconfig_info import check_qconfig
 from qtune.errors import ArgumentError
 from qtune.profiler.featuremap import NAME, profile_featuremap
 from qtune.profiler.histograms import FOLDER as TENSORBOARD
-from qtune.profiler.observe import is_prepared
-from qtune.profiler.observe_converted import is_converted
+from qtune.profiler.observe import is_converted, is_prepared
 from qtune.profiler.raw_features import get_raw_features
 from qtune.profiler.weights import compare_weights
 from qtune.quantization.unfused import check_unfused_operations

@@ -14,21 +14,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qtune.analysis.own_error import own_results
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, ConvertError
 from qtune.hbir.feeding import bind_call
 from qtune.hbir.module import HbirModule
 from qtune.nn.propagate import value_quantizers
 from qtune.nn.quantized.qtensor import QTensor
 from qtune.prepare.fuse import GROUP
 from qtune.profiler.metric import MetricInfo
-from qtune.profiler.observe import Model, grid_of, numbered_results, real_numbers, stream_graph
+from qtune.profiler.observe import Model, is_converted, run_replacing
+from qtune.profiler.op_results import grid_of, numbered_results, real_numbers
 from qtune.profiler.pair_sums import TOP, PairSums, channel_energies, distance, sums_for, sums_of
 from qtune.profiler.record import Observation, OpRecord
+from qtune.quantization.deploy import recording_of
 
 _log = logging.getLogger("qtune.analysis")
 
@@ -72,13 +74,27 @@ def op_errors(
     if isinstance(analysed, HbirModule):
         return _of_hbir(baseline, analysed, inputs, metrics)
     if not isinstance(analysed, GraphModel):
+        if is_converted(analysed):
+            return _of_eager(baseline, analysed, inputs, metrics)
         raise AnalysisError(
             f"own errors need a model with a graph, got a {type(analysed).__name__}; pass what "
             "prepare, pre_export, export or convert returned"
         )
     forced = _Forced(analysed, baseline.records, metrics)
-    stream_graph(analysed, inputs, lambda record: None, keep_inputs=False, replace=forced)
+    run_replacing(analysed, inputs, forced)
     return forced.found
+
+
+def _of_eager(
+    baseline: Observation, converted: nn.Module, inputs: Inputs, metrics: Sequence[MetricInfo]
+) -> dict[str, OpError]:
+    """Converted operators without a graph: as the module that they form, where they form one."""
+    try:
+        module = recording_of(converted, inputs, "own errors").module()
+    except ConvertError as error:
+        _log.info("there are no errors with the same input: %s", error)
+        return {}
+    return _of_hbir(baseline, module, inputs, metrics)
 
 
 def _of_hbir(

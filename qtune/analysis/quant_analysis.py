@@ -20,6 +20,7 @@ from qtune.analysis.outputs import PostProcess
 from qtune.analysis.pairs import QUANTIZED, check_pair
 from qtune.analysis.rankings import ABLATION, cache_option, check_method, rank_v1, rank_v2
 from qtune.analysis.ranks import Ranks
+from qtune.analysis.same_models import check_same_models
 from qtune.analysis.session import Session
 from qtune.analysis.tuning import tune_cases
 from qtune.errors import AnalysisError
@@ -28,6 +29,7 @@ from qtune.profiler.metric import MetricInfo, metric_of_old_name
 from qtune.profiler.observe import Model
 from qtune.profiler.tuned_tables import TunedTables
 from qtune.quantizers.processes import unwrapped
+from qtune.report.files import check_folder
 
 T = TypeVar("T")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -81,9 +83,11 @@ class QuantAnalysis:
                 f"QuantAnalysis: post_process is called with the outputs of a model, got a "
                 f"{type(post_process).__name__}"
             )
-        single = isinstance(metric_list, str | MetricInfo)
-        metrics = [metric_list] if single else metric_list or DEFAULT_METRICS
+        metrics = metric_list or DEFAULT_METRICS
+        if isinstance(metrics, str | MetricInfo):
+            metrics = [metrics]
         folder = Path(out_dir or DEFAULT_DIR)
+        check_folder(folder, "QuantAnalysis: out_dir", AnalysisError)
         models = unwrapped(baseline_model), unwrapped(analysis_model)
         self._session = Session(
             *models,
@@ -260,6 +264,7 @@ class QuantAnalysis:
             metric, prefixes, types = old_metric or DEFAULT_METRIC, None, None
         self._note_old(accept_old("sensitivity", {**old, **by_place}))
         check_method(self._session, sensitivity_method, use_sensitivity_v2)
+        check_same_models(self._session, "sensitivity")
         options = {
             "prefixes": prefixes,
             "types": types,

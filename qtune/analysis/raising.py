@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from qtune.analysis.ablation import Port, all_ports
+from qtune.capture.restore import to_the_end
 from qtune.dtype import QuantDType, qint16
 from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
@@ -140,7 +141,7 @@ class Raising:
         """Bring the model to ``raised``; what an earlier call changed otherwise goes back."""
         wanted = {*raised.changed, *raised.gone}
         for entry in [known for known in self._before if known not in wanted]:
-            self._before.pop(entry).give_back(self.ports[entry].fake_quantize)
+            self._give_back(entry)
         for entry in wanted - self._before.keys():
             quantizer = self.ports[entry].fake_quantize
             self._before[entry] = _Before.of(quantizer)
@@ -155,9 +156,15 @@ class Raising:
         try:
             yield self
         finally:
-            while self._before:
-                entry, before = self._before.popitem()
-                before.give_back(self.ports[entry].fake_quantize)
+            to_the_end(self._give_all_back)
+
+    def _give_all_back(self) -> None:
+        for entry in list(self._before):
+            self._give_back(entry)
+
+    def _give_back(self, entry: Entry) -> None:
+        self._before[entry].give_back(self.ports[entry].fake_quantize)
+        del self._before[entry]  # it stays known until all of it is back
 
 
 def basis_of(model: PreparedModel) -> Basis:

@@ -23,8 +23,10 @@ from qtune.quantizers.processes import in_several_processes
 
 T = TypeVar("T")
 
+MEETING = datetime.timedelta(minutes=30)
+"""How long a process waits for the others when an analysis is made."""
 PATIENCE = datetime.timedelta(days=1)
-"""How long a process waits for the others, which may search or tune for hours."""
+"""How long a process waits for the others, then, which may search or tune for hours."""
 _END = "end"
 
 
@@ -62,7 +64,14 @@ class Ranks:
         """
         if not in_several_processes():
             return cls()
-        group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        try:
+            group = dist.new_group(backend="gloo", timeout=MEETING)
+        except RuntimeError as error:
+            raise AnalysisError(
+                f"QuantAnalysis: the other processes did not come within {MEETING}; create it in "
+                f"all processes of torch.distributed ({error})"
+            ) from error
+        group.set_timeout(PATIENCE)
         return cls(dist.get_rank(), dist.get_world_size(), group)
 
     @property
@@ -102,6 +111,11 @@ class Ranks:
         another step is an ``AnalysisError``, too.
         """
         if not self.are_several:
+            if in_several_processes():
+                raise AnalysisError(
+                    f"{where}: this QuantAnalysis was made before init_process_group and would do "
+                    "the whole work in every process; make it afterwards"
+                )
             yield
             return
         try:
@@ -142,7 +156,7 @@ class Ranks:
         met: list[Any] = [None] * self.count
         try:
             dist.all_gather_object(met, message, group=self.group)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # gone, or the group is destroyed
             raise OtherProcessError(
                 f"{message.where}: the other processes don't answer; has one of them ended, or was "
                 f"this not called in all of them? ({error})"

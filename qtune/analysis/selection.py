@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
@@ -11,6 +10,7 @@ from torch import nn
 from qtune.analysis.ablation import all_ports, is_selected
 from qtune.errors import AnalysisError
 from qtune.nn.qat.op import iter_ops
+from qtune.ops.op_types import nearest
 from qtune.profiler.observe import type_name
 
 _SHOWN = 5
@@ -26,7 +26,7 @@ def check_selection(
     names = [op.name for op in iter_ops(model)]
     for prefix in prefixes or ():
         if not any(name.startswith(prefix) for name in names):
-            near = get_close_matches(prefix, _beginnings(names), n=3, cutoff=0.5)
+            near = nearest(prefix, names)
             raise AnalysisError(
                 f"sensitivity: no operator's name begins with {prefix!r}; "
                 + (f"near it: {', '.join(near)}" if near else f"there are {_some(names)}")
@@ -54,13 +54,6 @@ def _why_empty(
     if prefixes and types:
         return f"no operator has both one of the prefixes {prefixes} and one of the types {types}"
     return "prefixes and types are empty; leave them out to rank everything"
-
-
-def _beginnings(names: Sequence[str]) -> list[str]:
-    """The names and the paths that they begin with."""
-    parts = [name.split(".") for name in names]
-    joined = (".".join(p[:depth]) for p in parts for depth in range(1, len(p) + 1))
-    return list(dict.fromkeys(joined))
 
 
 def _some(names: Sequence[str]) -> str:

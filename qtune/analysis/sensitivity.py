@@ -21,6 +21,7 @@ from qtune.errors import AnalysisError
 from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.ops.op_types import as_names, as_types
+from qtune.profiler.bad_case_report import listed
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.observe import require_torch, type_name
 from qtune.profiler.sensitivity_table import SensitivityTable
@@ -209,5 +210,6 @@ def check_output_names(outputs: Sequence[str], wanted: Sequence[str] | None) -> 
     unknown = set(wanted or ()) - set(outputs)
     if outputs and unknown:
         raise AnalysisError(
-            f"sensitivity: no output named {sorted(unknown)}; this model has: {sorted(outputs)}"
+            f"sensitivity: no output named {sorted(unknown)}; this model has: "
+            f"{listed(sorted(outputs))}"
         )

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 
 from qtune.analysis.devices import inputs_on
 from qtune.analysis.op_error import op_errors
-from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs, as_inputs
 from qtune.capture.members import find_submodule
-from qtune.errors import AnalysisError, ConvertError
+from qtune.errors import AnalysisError
 from qtune.nn.eager import as_graph
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat.op import QATOp
@@ -26,20 +24,16 @@ from qtune.nn.quantized.op import QuantizedOp
 from qtune.nn.quantized.passing import FusedAway
 from qtune.profiler.float_reference import observe_float
 from qtune.profiler.metric import Metric
-from qtune.profiler.observe import Model, is_prepared, observe
-from qtune.profiler.observe_converted import is_converted, observe_converted
+from qtune.profiler.observe import Model, is_converted, is_prepared, observe
 from qtune.profiler.record import Observation, OpRecord
 from qtune.profiler.similarity_function import Similarity, SimilarityFunction, similarity
 from qtune.profiler.undisturbed import refuse_observing, same_randomness, undisturbed
-from qtune.quantization.deploy import recording_of
 from qtune.quantizers.processes import unwrapped
 from qtune.report.files import write_text
 from qtune.report.page import Section, Table, render
 from qtune.report.screen import show
 from qtune.report.svg import curve
 from qtune.report.table import shown_type, text_table
-
-_log = logging.getLogger("qtune.analysis")
 
 FILE, ORDERED_FILE, PAGE = "similarity.txt", "ordered_op_error_similarity.txt", "similarity.html"
 COLUMNS = (
@@ -122,7 +116,8 @@ def _prepared_pair(model1: Model, model2: Model, call: Inputs) -> tuple[Model, M
 
 
 def _as_graph(model: Model, call: Inputs) -> Model:
-    graph: Model = model if is_converted(model) else as_graph(model, call)
+    is_graph = is_converted(model) or isinstance(model, PreparedModel)
+    graph: Model = model if is_graph else as_graph(model, call)
     return graph
 
 
@@ -157,23 +152,19 @@ def _run(
 
 def _own_steps(model: Model, call: Inputs, first: Observation) -> OwnSteps:
     """Operator -> its error with the same input in scales; empty for a float model."""
-    if isinstance(model, nn.Module) and not isinstance(model, GraphModel):
-        if not is_converted(model):
-            return {}
-        try:  # operators without a graph: as the module that they form
-            model = recording_of(model, call, "featuremap_similarity").module()
-        except ConvertError as error:
-            _log.info("featuremap_similarity: no errors with the same input: %s", error)
-            return {}
+    if _is_float(model):
+        return {}
     found = op_errors(first, model, call, [Metric.ATOL])
     return {name: error.steps for name, error in found.items()}
 
 
+def _is_float(model: Model) -> TypeGuard[nn.Module]:
+    return isinstance(model, nn.Module) and not (is_converted(model) or is_prepared(model))
+
+
 def _observe(model: Model, other: Model, call: Inputs) -> Observation:
     """One run; a float model's under the operator names of the other one."""
-    if isinstance(model, nn.Module) and is_converted(model):
-        return observe_converted(model, call)
-    if isinstance(model, nn.Module) and not is_prepared(model) and isinstance(other, PreparedModel):
+    if _is_float(model) and isinstance(other, PreparedModel):
         return observe_float(model, other, call)
     return observe(model, call)
 

@@ -38,7 +38,7 @@ from qtune.profiler.observe import Model, require_torch
 from qtune.profiler.tune_front import Budget, TuneFront, TunePoint, front_of
 from qtune.profiler.undisturbed import refuse_observing, undisturbed
 from qtune.qconfig.sensitivity import Entry
-from qtune.report.files import write_text
+from qtune.report.files import check_folder, write_text
 from qtune.report.processes import is_first_process
 from qtune.report.progress import progress, progress_bar
 
@@ -86,6 +86,8 @@ def tune(
     check_pair(float_model, model, FAKE_QUANT)
     for each in (float_model, model):
         refuse_observing(each, _WHERE)
+    if out_dir is not None:
+        check_folder(out_dir, f"{_WHERE}: out_dir", AnalysisError)
     limit, judge = Budget.of(budget), metric_of_old_name(metric)
     _check(limit, score, max_evaluations, latency=latency)
     skip, batches = Skip.of(skip_prefix, _WHERE), batches_of(data, model)

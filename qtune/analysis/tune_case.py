@@ -87,8 +87,9 @@ class TuneGoal:
         """The goal that an entry of ``outputs_config`` describes; ``AnalysisError`` otherwise."""
         where = f"{_WHERE}: outputs_config[{output!r}]"
         if not isinstance(config, Mapping) or set(config) != set(CONFIG_KEYS):
-            got = sorted(map(str, config)) if isinstance(config, Mapping) else repr(config)
-            raise AnalysisError(f"{where} has the keys {', '.join(CONFIG_KEYS)}; got {got}")
+            raise AnalysisError(
+                f"{where} has the keys {', '.join(CONFIG_KEYS)}; got {_keys_of(config)}"
+            )
         threshold, most = config["threshold"], config["max_tuned_stubs"]
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
             raise AnalysisError(f"{where}: threshold is a number, got {threshold!r}")
@@ -238,3 +239,15 @@ class _Search:
                 self.skipped.pop(" ".join(entry), None)
         else:
             self.raising.apply(self._now)
+
+
+def _keys_of(config: Any) -> str:
+    """What came in place of ``CONFIG_KEYS``, and how it differs."""
+    if not isinstance(config, Mapping):
+        return f"{config!r}"
+    differing = {
+        "missing": [key for key in CONFIG_KEYS if key not in config],
+        "unknown": [str(key) for key in config if key not in CONFIG_KEYS],
+    }
+    texts = [f"{what}: {', '.join(keys)}" for what, keys in differing.items() if keys]
+    return f"{sorted(map(str, config))} ({'; '.join(texts)})"

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from qtune.analysis.outputs import PostProcess, Scores, scores
-from qtune.capture.inputs import Inputs, batch_to_inputs
+from qtune.capture.inputs import Inputs, batch_to_inputs, naming
 from qtune.capture.restore import restored
 from qtune.errors import AnalysisError
 from qtune.nn.prepared import PreparedModel
+from qtune.profiler.bad_case_report import listed
 from qtune.profiler.metric import MetricInfo, number_of
 from qtune.profiler.observe import Model, run_model
 from qtune.profiler.record import duplicated
@@ -99,11 +100,8 @@ def baselines_of(float_model: Model, batches: Sequence[Inputs]) -> list[Any]:
     found = []
     for index, inputs in enumerate(batches):
         with same_randomness(float_model):
-            try:
+            with naming(f"batch {index} of {_WHERE}", inputs):
                 found.append(duplicated(run_model(float_model, inputs)))
-            except Exception as error:
-                error.add_note(f"raised by the float model on batch {index} of {_WHERE}")
-                raise
     return found
 
 
@@ -128,7 +126,7 @@ def output_of(
             f"{sorted(found)}; choose one with output=..., or take a metric of scope 'all' that "
             "says how they count"
         )
-    raise AnalysisError(f"{_WHERE}: no output {wanted!r}; this model has: {sorted(found)}")
+    raise AnalysisError(f"{_WHERE}: no output {wanted!r}; this model has: {listed(sorted(found))}")
 
 
 @dataclass(slots=True)

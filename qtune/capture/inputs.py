@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -73,6 +74,19 @@ def spelled_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """The arguments as a user writes them, tensors by their shape: ``Tensor[4, 3], k=int 2``."""
     items = [_short(value) for value in args]
     return ", ".join([*items, *(f"{name}={_short(value)}" for name, value in kwargs.items())])
+
+
+@contextmanager
+def naming(place: str, inputs: Inputs) -> Iterator[None]:
+    """Within the block the model is called; an error gets a note that says with what.
+
+    ``place``: what is running and on which batch.
+    """
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised on {place}, by model({spelled_call(inputs.args, inputs.kwargs)})")
+        raise
 
 
 def as_inputs(

@@ -6,7 +6,7 @@ import copy
 import random
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,6 +125,16 @@ def _items(container: Any) -> list[Any]:
     return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
+def to_the_end(restore: Callable[[], object]) -> None:
+    """Call ``restore``, which may run twice: what Ctrl-C keeps it from is done before that goes on.
+    """
+    try:
+        restore()
+    except KeyboardInterrupt:
+        restore()
+        raise
+
+
 @contextmanager
 def randomness_kept() -> Iterator[None]:
     """The random state of torch, Python and NumPy is as before when the block ends."""
@@ -132,7 +142,7 @@ def randomness_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        before.restore()
+        to_the_end(before.restore)
 
 
 class _RandomState:

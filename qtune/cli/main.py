@@ -21,11 +21,10 @@ from typing import Any, TextIO
 
 from qtune.cli.commands import COMMANDS, Command
 from qtune.cli.failure import one_line
-from qtune.cli.folders import check_folder
-from qtune.cli.outcome import INTERRUPTED, WRONG_INPUT, Outcome, plain
+from qtune.cli.outcome import INTERRUPTED, WRONG_INPUT, InputError, Outcome, plain
 from qtune.cli.results import result_file
 from qtune.cli.usage import Parser, UsageError
-from qtune.report.files import write_text
+from qtune.report.files import check_folder, write_text
 from qtune.version import __version__
 
 _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
@@ -93,7 +92,7 @@ def _outcome(command: Command, args: argparse.Namespace) -> Outcome:
     run: Callable[[argparse.Namespace], Outcome] = importlib.import_module(command.module).run
     folder = getattr(args, "out_dir", None)
     if folder is not None:
-        check_folder(folder)
+        check_folder(folder, "--out-dir", InputError)
     outcome = run(args)
     if folder is None:
         return outcome

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> Outcome:
         raise InputError(f"DIR: nothing of qtune lies in {folder}; run another command first")
     page = write_text(folder / PAGE, _page(args.title, folder, results, found))
     facts = {"folder": str(folder), "page": str(page)}
-    return Outcome(facts, {"sections": list(found)}, f"{len(found)} sections", (), [page])
+    return Outcome(facts, {"sections": list(found)}, f"sections: {', '.join(found)}", (), [page])
 
 
 def _sections(folder: Path, results: Mapping[str, Result]) -> Iterator[tuple[str, Section | None]]:

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from qtune.analysis import files
+from qtune.analysis.compare import OWN_TAIL
+from qtune.analysis.grad_x_error import SCORE
+from qtune.analysis.sensitivity import GAIN
 from qtune.analysis.tune import FILE as TUNE
 from qtune.cli.outcome import places
 from qtune.cli.results import Result
@@ -21,7 +24,7 @@ TOP = 10
 CHECK = "model_check_result.txt"
 _COMPARED = "compare_per_layer_out_0.csv"
 _OWN_ERRORS = "compare_per_layer_op_error_0.csv"
-_UNSHOWN = ("", "base_op_type", "shape")
+_UNSHOWN = ("", "mod_name", "base_op_type", "shape")
 _GATE = ("gate", "ok", "value", "limit")
 _FACTS = ("command", "status", "model", "march", "data", "calibration")
 
@@ -84,12 +87,15 @@ def comparison(folder: Path) -> Section | None:
     tables = []
     own = _read_csv(folder / _OWN_ERRORS)
     if own:
-        columns = [name for name in own[0] if name not in _UNSHOWN]
+        kept = [name for name in own[0] if name not in (*_UNSHOWN, OWN_TAIL[1])]
+        columns = ["mod_name", OWN_TAIL[1], *kept]
         caption = f"The largest errors of their own (of {len(own)})"
-        tables.append(Table(columns, own[:TOP], caption=caption, numeric=columns[3:]))
+        numeric = [name for name in columns if name.startswith("op_error")]
+        tables.append(Table(columns, own[:TOP], caption=caption, numeric=[*numeric, "qscale"]))
     advised = [row for row in compared if row.get("advice")]
     if advised:
         columns = ["mod_name", "dtype", "qscale", "advice"]
+        advised = [row | {"mod_name": row["mod_name"] or row["analy_op_type"]} for row in advised]
         tables.append(Table(columns, advised, caption="Advice", wrap=("advice",)))
     text = [] if advised else ["No operator needs advice."]
     links = _links(folder, "compare_per_layer_report_0.html")
@@ -124,8 +130,11 @@ def _telling(tables: Iterable[SensitivityTable]) -> list[SensitivityTable]:
 def _ranking(table: SensitivityTable) -> Table:
     name = table.output_name or "the output"
     caption = f"{name}, case {table.case} (the first {min(TOP, len(table))} of {len(table)})"
-    numeric = [column for column in table.columns if column not in table.columns[:5]]
-    return Table(tuple(table.columns), table.records()[:TOP], caption=caption, numeric=numeric)
+    numeric = list(table.columns[5:])
+    ranking = [name for name in numeric if name == SCORE or name.startswith(f"{GAIN}_")]
+    rest = [name for name in numeric if name not in ranking]
+    columns = ("op_name", "fake_stub_type", "dtype", *ranking, *rest)
+    return Table(columns, table.records()[:TOP], caption=caption, numeric=numeric)
 
 
 def tuning(folder: Path) -> Section | None:

@@ -91,7 +91,9 @@ def _budget(args: argparse.Namespace, found: Session) -> Budget:
 
 
 def _time(model: Any, found: Session) -> float:
-    return latency_us(model, found.stages.batches[0], found.march)
+    """Microseconds for a batch of the data, as in the front; calibration may have other sizes."""
+    batch = next(found.data.calls(found.stage("float")))
+    return latency_us(model, batch, found.march)
 
 
 def _score(spec: str | None) -> Callable[[Any], Any] | None:

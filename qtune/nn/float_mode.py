@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from qtune.capture.restore import Restorer
+from qtune.capture.restore import Restorer, to_the_end
 from qtune.quantizers.fake_cast import FakeCast
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.state import FakeQuantState
@@ -25,7 +25,7 @@ def all_float(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
-        before.restore()
+        to_the_end(before.restore)
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def all_quantizing(model: nn.Module) -> Iterator[None]:
             quantizer.state = FakeQuantState.VALIDATION
         yield
     finally:
-        before.restore()
+        to_the_end(before.restore)
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def unquantized(model: nn.Module) -> Iterator[None]:
             quantizer.state = FakeQuantState._FLOAT
         yield
     finally:
-        before.restore()
+        to_the_end(before.restore)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def not_observing(model: nn.Module) -> Iterator[None]:
             quantizer.state = FakeQuantState.VALIDATION if ready else FakeQuantState._FLOAT
         yield
     finally:
-        before.restore()
+        to_the_end(before.restore)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from qtune.errors import ArgumentError
@@ -42,6 +43,27 @@ def is_one_of(types: Sequence[Any], op: str, *names: str) -> bool:
     class in ``qtune.nn.qat``. ``names``: the qualified names under which the operator is known.
     """
     return any(_qualified(wanted) in names or _operator(wanted) == op != "" for wanted in types)
+
+
+def nothing_fits(
+    where: str, names: Sequence[str], prefixes: Sequence[str] | None, types: Sequence[Any] | None
+) -> str:
+    """What to say of a choice that leaves none of the operators ``names``."""
+    asked = [f"prefixes {tuple(prefixes)}"] if prefixes else []
+    if types is not None:
+        asked.append(f"types {tuple(getattr(t, '__name__', t) for t in types)}")
+    near = {name for prefix in prefixes or () for name in nearest(prefix, names)}
+    return (
+        f"{where}: no operator fits {' and '.join(asked)}; the model has, for example: "
+        f"{', '.join(sorted(near) or names[:5])}"
+    )
+
+
+def nearest(prefix: str, names: Sequence[str]) -> list[str]:
+    """Names, or paths that they begin with, that were perhaps meant by ``prefix``; at most 3."""
+    parts = [name.split(".") for name in names]
+    paths = (".".join(p[:depth]) for p in parts for depth in range(1, len(p) + 1))
+    return get_close_matches(prefix, list(dict.fromkeys(paths)), n=3, cutoff=0.5)
 
 
 def _operator(wanted: Any) -> str:

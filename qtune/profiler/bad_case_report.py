@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,9 @@ class BadCaseReport:
     def worst(self, metric: MetricInfo, output: str | None = None) -> int:
         """Index of the worst case under ``metric``, over all outputs or on one."""
         if output is not None and output not in self.output_to_badcase_info:
-            raise AnalysisError(f"no output {output!r} in the report; it has {self.output_names}")
+            raise AnalysisError(
+                f"no output {output!r} in the report; it has {listed(self.output_names)}"
+            )
         names = self.output_names if output is None else [output]
         cases = [
             case
@@ -141,3 +143,10 @@ class BadCaseReport:
 
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values and all(map(math.isfinite, values)) else None
+
+
+def listed(outputs: Iterable[str]) -> str:
+    """Names of outputs for a message, which explains the empty one."""
+    names = list(outputs)
+    meaning = " ('' is the tensor of a model that returns a single one)" if "" in names else ""
+    return f"{names}{meaning}"

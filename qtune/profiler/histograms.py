@@ -50,13 +50,16 @@ def event_writer(folder: Path) -> Iterator[Any]:
     """
     writer_class = _writer_class()
     earlier = set(folder.glob(_EVENTS))
-    writer, gone = writer_class(str(folder)), None
+    writer = writer_class(str(folder))
+    unwanted = earlier
     try:
         yield writer
-        gone = earlier
+    except BaseException:
+        unwanted = set(folder.glob(_EVENTS)) - earlier
+        raise
     finally:
         writer.close()
-        for path in set(folder.glob(_EVENTS)) - earlier if gone is None else gone:
+        for path in unwanted:
             path.unlink()
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qtune.capture.graph import GraphModel
+from qtune.capture.restore import to_the_end
 from qtune.capture.structure import flatten, unflatten
 from qtune.errors import AnalysisError
 from qtune.hbir.module import HbirModule
@@ -31,12 +32,16 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
     """Put back, object and content, every buffer that the block writes or replaces."""
     places = [(m, name, t) for m in model.modules() for name, t in m._buffers.items()]
     before = [(*place, _Content(place[2])) for place in places]
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         for module, name, tensor, content in before:
             module._buffers[name] = tensor
             content.restore()
+
+    try:
+        yield
+    finally:
+        to_the_end(restore)
 
 
 class _Content:
@@ -78,13 +83,17 @@ def attributes_kept(model: Model, names: Iterable[str]) -> Iterator[None]:
         owner, name = _owner(model, path)
         if not _is_tensor_of(owner, name):
             before.append((path, owner, name, getattr(owner, name)))
+
+    def restore() -> None:
+        for _, owner, name, value in before:
+            setattr(owner, name, value)
+
     try:
         for path, owner, name, value in before:
             setattr(owner, name, _copied(value, path))
         yield
     finally:
-        for _, owner, name, value in before:
-            setattr(owner, name, value)
+        to_the_end(restore)
 
 
 def _storage(value: Tensor) -> int:

@@ -141,6 +141,8 @@ class Metric(metaclass=_MetricAccess):
             raise ArgumentError(f"metric {name!r}: expected a bool but got ascending={ascending!r}")
 
         def decorate(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+            if not callable(function):
+                raise ArgumentError(f"metric {name!r}: expected a function, got {function!r}")
             _registry[name] = MetricInfo(name, ascending, scope, function, decibels)
             return function
 

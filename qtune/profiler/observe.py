@@ -5,7 +5,7 @@ The operators of all stages have the same names, so comparing two stages is a jo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,16 +20,22 @@ from qtune.hbir.module import HbirModule
 from qtune.nn.eager import eager_facts
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import value_quantizers
-from qtune.nn.qat.op import QATOp, fake_quantizes
-from qtune.nn.quantized import PreservedOp, QuantizedOp
-from qtune.nn.quantized.qtensor import QTensor
+from qtune.nn.qat.op import QATOp
 from qtune.prepare.rundir import run_files_in
 from qtune.profiler.live_values import LiveValues
 from qtune.profiler.observe_hbir import stream_hbir
-from qtune.profiler.record import Kept, OnRecord, plain
+from qtune.profiler.observe_hooked import stream_hooked
+from qtune.profiler.op_results import grid_of as grid_of
+from qtune.profiler.op_results import is_operator as is_operator
+from qtune.profiler.op_results import named_results as named_results
+from qtune.profiler.op_results import numbered_results as numbered_results
+from qtune.profiler.op_results import real_numbers as real_numbers
+from qtune.profiler.op_results import type_name as type_name
+from qtune.profiler.record import Kept, OnRecord
 from qtune.profiler.record import Observation as Observation
 from qtune.profiler.record import OpRecord as OpRecord
 from qtune.quantization import FakeQuantState, prepare, set_fake_quantize
+from qtune.quantization.deploy import is_converted as holds_converted
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.scope import forward_scope
 
@@ -39,14 +45,14 @@ Replace = Callable[[fx.Node, str, Any], Any]
 
 def is_prepared(model: Model) -> bool:
     """Whether ``model`` came from ``prepare``."""
+    if isinstance(model, PreparedModel):
+        return True  # also without a single operator
     return isinstance(model, nn.Module) and any(isinstance(m, QATOp) for m in model.modules())
 
 
-def is_converted(model: Model) -> bool:
-    """Whether ``model`` came from ``convert``, as a graph of integer operators."""
-    if not isinstance(model, GraphModel):
-        return False
-    return any(isinstance(m, QuantizedOp) for m in model.modules())
+def is_converted(model: object) -> bool:
+    """Whether ``model`` came from ``convert`` and is still a module of Python."""
+    return not isinstance(model, torch.jit.ScriptModule) and holds_converted(model)
 
 
 def run_model(model: Model, inputs: Inputs) -> Any:
@@ -93,7 +99,9 @@ def stream(model: Model, inputs: Inputs, note: OnRecord, *, keep_inputs: bool = 
     if isinstance(model, HbirModule):
         return stream_hbir(model, inputs, note, keep_inputs=keep_inputs)
     if is_converted(model):
-        return stream_graph(model, inputs, note, keep_inputs=keep_inputs)
+        if isinstance(model, GraphModel):
+            return stream_graph(model, inputs, note, keep_inputs=keep_inputs)
+        return stream_hooked(model, own_inputs(inputs), note, keep_inputs=keep_inputs)
     if not is_prepared(model):
         model = float_twin(model, inputs)
     graph = require_torch(model, "observe")
@@ -132,6 +140,20 @@ def stream_graph(
     recorder = _Recorder(model, note, keep_inputs, replace)
     with torch.no_grad(), forward_scope():
         return model.run_nodes(own_inputs(inputs), recorder, given)
+
+
+def run_replacing(model: GraphModel, inputs: Inputs, replace: Replace) -> None:
+    """Run a prepared or converted model once; operators go on with ``replace(node, name, result)``.
+
+    No records are made.
+    """
+
+    def on_result(node: fx.Node, result: Any) -> Any:
+        name = operator_name(node)
+        return replace(node, name, result) if name else result
+
+    with torch.no_grad(), forward_scope():
+        model.run_nodes(own_inputs(inputs), on_result)
 
 
 class _Recorder:
@@ -188,27 +210,6 @@ class _Recorder:
                 place += 1
 
 
-def grid_of(quantizer: FakeQuantize | None, value: Tensor) -> tuple[float | None, str]:
-    """Scale and dtype of a result. ``quantizer``: the fake-quantize that it comes from."""
-    if isinstance(value, QTensor):
-        return value.scales[0], str(value.dtype)
-    if quantizer is None or not fake_quantizes(quantizer):
-        return None, str(value.dtype)
-    return float(quantizer.scale.detach().reshape(-1)[0]), str(quantizer.dtype)
-
-
-def real_numbers(value: Any) -> Any:
-    """Codes as the real numbers that they stand for; tensors without gradients."""
-    if isinstance(value, QTensor):
-        return value.dequantize()
-    return plain(value.detach()) if isinstance(value, Tensor) else value
-
-
-def is_operator(module: nn.Module | None) -> bool:
-    """Whether a module is one operator of a prepared or converted model."""
-    return isinstance(module, QATOp | QuantizedOp | PreservedOp)
-
-
 def operator_name(node: fx.Node) -> str:
     """Name of the operator that a node of a prepared graph calls, ``""`` for other nodes."""
     is_call = node.op in ("call_module", "call_function", "call_method")
@@ -219,33 +220,6 @@ def operator_of(model: GraphModel, node: fx.Node) -> QATOp | None:
     """The operator that a node calls, ``None`` for a call that the registry does not know."""
     module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
     return module if isinstance(module, QATOp) else None
-
-
-def named_results(name: str, result: Any, seen: Container[str]) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) pairs: ``op``; ``op:1`` for a second result; ``op_1`` for a second call.
-
-    The HBIR modules of the model have the same names.
-    """
-    return ((key, value) for key, _, value in numbered_results(name, result, seen))
-
-
-def numbered_results(
-    name: str, result: Any, seen: Container[str]
-) -> Iterator[tuple[str, int, Tensor]]:
-    """As :func:`named_results`, with the number of the result."""
-    results = result if isinstance(result, tuple | list) else (result,)
-    base, call = name, 0
-    while base in seen:
-        call += 1
-        base = f"{name}_{call}"
-    for index, value in enumerate(results):
-        if isinstance(value, Tensor):
-            yield (base if index == 0 else f"{base}:{index}"), index, value
-
-
-def type_name(op: nn.Module) -> str:
-    """Qualified name of the operator's class."""
-    return f"{type(op).__module__}.{type(op).__qualname__}"
 
 
 def require_torch(model: Model, what: str) -> PreparedModel:

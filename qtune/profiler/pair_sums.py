@@ -99,7 +99,7 @@ def channel_energies(a: Tensor, b: Tensor, sums: PairSums | None = None) -> Tens
         return sums.channels
     found = torch.zeros(2, a.shape[1], dtype=torch.float64, device=a.device)
     some = max(1, _BLOCK // max(1, a[0].numel()))  # samples at a time
-    for x, y in zip(a.split(some), b.split(some), strict=True):
+    for x, y in zip(torch.split(a, some), torch.split(b, some), strict=True):
         p = x.double()
         for total, part in zip(found, (p, p - y), strict=True):
             rows = part.reshape(*part.shape[:2], -1)

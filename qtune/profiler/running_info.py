@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from qtune.ops.op_types import as_names, as_types, is_one_of
+from qtune.errors import AnalysisError
+from qtune.ops.op_types import as_names, as_types, is_one_of, nothing_fits
 from qtune.profiler.histograms import FOLDER, write_histograms
 from qtune.profiler.op_files import stored_ops
 from qtune.profiler.op_info import OpInfo, TensorInfo
@@ -172,16 +173,22 @@ class OpRunningInfoManager(Mapping[str, OpRunningInfo]):
 
     def chosen(
         self, prefixes: Sequence[str] | None, types: Sequence[Any] | None
-    ) -> Iterator[tuple[int, OpInfo]]:
-        """The operators that ``table`` means by these, each with its index among all."""
+    ) -> list[tuple[int, OpInfo]]:
+        """The operators that ``table`` means by these, each with its index among all.
+
+        ``AnalysisError`` for a choice of nothing.
+        """
         prefixes, types = as_names(prefixes), as_types(types)
-        index = -1
+        found, index = [], -1
         for info in self._ops.values():
             index += info.result == 0
             if prefixes is not None and not info.name.startswith(prefixes):
                 continue
             if types is None or is_one_of(types, info.op, info.op_type):
-                yield index, info
+                found.append((index, info))
+        if not found and (prefixes is not None or types is not None):
+            raise AnalysisError(nothing_fits("profiler", list(self._ops), prefixes, types))
+        return found
 
     def _folder(self, out_dir: str | Path | None) -> Path:
         return self.out_dir if out_dir is None else Path(out_dir)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from qtune.capture.restore import randomness_kept
+from qtune.capture.restore import randomness_kept, to_the_end
 from qtune.errors import AnalysisError
 from qtune.hbir.module import HbirModule
 from qtune.profiler.kept_state import buffers_kept
@@ -62,14 +62,18 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             "model.eval() before the analysis.",
             type(model).__name__,
         )
+
+    def restore() -> None:
+        for module, flag in flags.items():
+            module.training = flag
+
     try:
         for module, flag in flags.items():
             if flag:
                 module.training = False
         yield
     finally:
-        for module, flag in flags.items():
-            module.training = flag
+        to_the_end(restore)
 
 
 @contextmanager

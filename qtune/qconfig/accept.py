@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -97,5 +98,6 @@ def _one(setter: Any) -> Rules:
         )
     raise QconfigError(
         "qconfig_setter must be a QconfigSetter, a setter of qtune.quantization.qconfig_template, "
-        f"a tuple of setters or a qconfig_dict, but got {setter!r} (type={type(setter).__name__})"
+        f"a tuple of setters or a qconfig_dict, but got {reprlib.repr(setter)} "
+        f"(type={type(setter).__name__})"
     )

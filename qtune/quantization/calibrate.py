@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from qtune.capture.inputs import Inputs, as_inputs
+from qtune.capture.inputs import Inputs, as_inputs, naming
 from qtune.capture.inputs import batch_to_inputs as default_inputs
 from qtune.check.misconceptions import at_calibration
 from qtune.errors import ArgumentError, PrepareError
@@ -81,7 +81,8 @@ def auto_calibrate(
         calls = (to_inputs(*item) for item in enumerate(itertools.islice(data_loader, num_steps)))
         steps = in_lockstep(calls, _WHERE) if exchanges_data(model) else calls
         for inputs in shown(steps, "calibrate", unit="batch", total=total, shown=progress):
-            with forward_scope():  # ends with the step, whatever a forward leaves behind
+            named = naming(f"batch {count} of {_WHERE}", inputs)
+            with named, forward_scope():  # ends with the step, whatever a forward leaves behind
                 model(*inputs.args, **inputs.kwargs)
             count += 1
         if not count:

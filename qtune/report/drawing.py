@@ -135,10 +135,15 @@ class Canvas:
         bold: bool = False,
         turned: bool = False,
         hint: str = "",
+        over: bool = False,
     ) -> None:
-        """Write ``text``; ``anchor``: start, middle, end; ``turned``: upwards."""
+        """Write ``text``; ``anchor``: start, middle, end; ``turned``: upwards.
+
+        ``over``: with a white edge, as lines lie below it.
+        """
         extra = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
         extra += ' font-weight="600"' if bold else ""
+        extra += ' paint-order="stroke" stroke="#fff" stroke-width="4"' if over else ""
         inside = escape(text) + (f"<title>{escape(hint)}</title>" if hint else "")
         self._parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size:g}" '

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_MODE = 0o644  # mkstemp makes files private; reports are for everybody
+from qtune.errors import ArgumentError, QtuneError
+
+_PRIVATE, _MODE = 0o600, 0o644  # while it is written, and then: reports are for everybody
 
 
 @contextmanager
@@ -19,19 +21,32 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # the suffix stays: some writers look at it
-    handle, name = tempfile.mkstemp(
-        dir=target.parent, prefix=f".{target.stem}.", suffix=f".part{target.suffix}"
-    )
-    os.close(handle)
-    partial = Path(name)
+    # the suffix stays: some writers look at it; the name is known before the file is there, so that
+    # Ctrl-C leaves none
+    partial = target.with_name(f".{target.stem}.{secrets.token_hex(4)}.part{target.suffix}")
     try:
+        partial.touch(mode=_PRIVATE, exist_ok=False)
         yield partial
         partial.chmod(_MODE)
         partial.replace(target)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def check_folder(
+    folder: str | os.PathLike[str], where: str, error: type[QtuneError] = ArgumentError
+) -> None:
+    """Raise ``error`` if no files can be written into ``folder``; nothing is made.
+
+    ``where``: the caller and its argument. To be asked before anything takes long.
+    """
+    path = Path(folder).absolute()
+    nearest = next(place for place in (path, *path.parents) if place.exists())
+    if not nearest.is_dir():
+        raise error(f"{where}: {folder} can't be a folder, {nearest} is a file")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise error(f"{where}: {folder} can't be written, no permission in {nearest}")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

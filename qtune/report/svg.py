@@ -183,13 +183,12 @@ def falloff(
     shown = [v if not math.isfinite(v) or v > 0 else None for v in numbers]
     places = Axis(0, max(len(numbers) - 1, 1), LEFT + 6, WIDTH - RIGHT)
     _series(canvas, (places, y), shown, hints, COLORS[0], labels, ())
-    for row, share in enumerate(SHARES):
-        count = holders(positive, share)
-        if count:
-            here = x.at(count)
-            canvas.line(here, TOP, here, TOP + HEIGHT, COLORS[1], dashed=True)
-            text = f"the first {count} hold {share:.0%} of the sum"
-            canvas.text(*_beside(here, TOP + 14 + 16 * row, text))
+    counts = {share: holders(positive, share) for share in SHARES if positive}
+    for count in counts.values():
+        canvas.line(x.at(count), TOP, x.at(count), TOP + HEIGHT, COLORS[1], dashed=True)
+    for row, (share, count) in enumerate(counts.items()):
+        text = f"the first {count} hold {share:.0%} of the sum"
+        canvas.text(*_beside(x.at(count), TOP + 14 + 16 * row, text), over=True)
     canvas.text(LEFT, TOP + HEIGHT + 36, f"rank, of {len(numbers)}")
     return canvas.svg()
 

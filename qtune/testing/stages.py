@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from qtune import modes
 from qtune.arith_fast.capability import provenance as cpu_provenance
 from qtune.bpu import compiler
-from qtune.capture.inputs import Inputs, as_inputs, batch_to_inputs
+from qtune.capture.inputs import Inputs, as_inputs, batch_to_inputs, naming
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import as_march, march
@@ -186,8 +186,9 @@ class Stages:
         model = self._prepared[0]
         with undone_on_error(model), torch.no_grad(), march(self.march):
             set_fake_quantize(model.eval(), FakeQuantState.CALIBRATION)
-            for batch in progress(self.batches, "calibrate", unit="batch"):
-                model(*batch.args, **batch.kwargs)
+            for index, batch in enumerate(progress(self.batches, "calibrate", unit="batch")):
+                with naming(f"batch {index} of the calibration", batch):
+                    model(*batch.args, **batch.kwargs)
         kept = self.store.path(self.key, "prepare")
         with run_files_in(kept):
             write_run_files(model, self.example_inputs)

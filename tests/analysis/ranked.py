@@ -68,7 +68,8 @@ def as_in_tests() -> Iterator[None]:
     """A march, no run files, and no patience for a process that never comes."""
     with pytest.MonkeyPatch.context() as patch, march("nash-e"):
         patch.setenv("QTUNE_RUN_DIR", "")
-        patch.setattr(ranks, "PATIENCE", datetime.timedelta(seconds=60))
+        for name in ("MEETING", "PATIENCE"):
+            patch.setattr(ranks, name, datetime.timedelta(seconds=60))
         yield
 
 

@@ -128,7 +128,7 @@ def test_sides_with_other_inputs_run_one_after_the_other(tmp_path: Path) -> None
     both = qa.compare_per_layer()
     assert len(both)
     qa.set_bad_case(Inputs(x))  # a complete pair belongs to the case before
-    with pytest.raises(AnalysisError, match="baseline and analysis has not; call"):
+    with pytest.raises(AnalysisError, match="baseline and analysis have not; call"):
         qa.compare_per_layer()
 
 

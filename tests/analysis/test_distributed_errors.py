@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from qtune.analysis import files
+from qtune.analysis import files, ranks
+from qtune.errors import AnalysisError
 from qtune.nn.qat import iter_stubs
 from qtune.profiler import Metric, QuantAnalysis
 from qtune.quantization import FakeQuantState, set_fake_quantize
 from tests.analysis.ranked import BATCHES, Place, Scenario, as_in_tests, in_processes, small
+from tests.ranks import on_ranks
 
 GOAL = {"metric": Metric.L1, "threshold": 0.0, "max_tuned_stubs": 1}
 
@@ -94,13 +98,25 @@ PARAMETER = "AnalysisError: auto_find_bad_case: the baseline models of processes
 
 @ends_with(PARAMETER, PARAMETER)
 def other_weights_in_one(place: Place, qa: QuantAnalysis) -> None:
-    weight = place.net.conv1.weight.data  # type: ignore[union-attr]
+    with other_weights(place):
+        qa.auto_find_bad_case(place.mine(BATCHES))
+
+
+@ends_with(*[PARAMETER.replace("auto_find_bad_case", "sensitivity")] * 2)
+def ranking_other_weights_in_one(place: Place, qa: QuantAnalysis) -> None:
+    with other_weights(place):
+        qa.sensitivity()
+
+
+@contextmanager
+def other_weights(place: Place) -> Iterator[None]:
+    weight = place.net.get_parameter("conv1.weight").data
     before = weight.clone()
     try:
-        weight[0] += place.rank  # type: ignore[operator]
-        qa.auto_find_bad_case(place.mine(BATCHES))
+        weight[0] += place.rank
+        yield
     finally:
-        weight.copy_(before)  # type: ignore[operator]
+        weight.copy_(before)
 
 
 ELSEWHERE = "AnalysisError: auto_find_bad_case: the first process writes to another folder than"
@@ -139,9 +155,9 @@ UNSENT = "AnalysisError: here: the other processes need this value, which can't 
 
 @ends_with(UNSENT, other(0, UNSENT, "here"))
 def a_value_that_cannot_be_sent(place: Place, qa: QuantAnalysis) -> None:
-    ranks = qa._session.ranks
-    with ranks.step("here"):
-        ranks.everywhere("here", (lambda: None) if place.is_first else None)
+    processes = qa._session.ranks
+    with processes.step("here"):
+        processes.everywhere("here", (lambda: None) if place.is_first else None)
 
 
 @ends_with("AnalysisError: run: index 77", other(0, "AnalysisError: run: index 77", "run"))
@@ -186,12 +202,6 @@ def a_full_disk_of_the_first(place: Place, qa: QuantAnalysis) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "write_report", full)
         qa.auto_find_bad_case(place.mine(BATCHES))
-
-
-@ends_with("NotADirectoryError: ", other(0, "NotADirectoryError: "))
-def an_out_dir_that_is_no_folder(place: Place, qa: QuantAnalysis) -> None:
-    file = place.folder / "all_badcase_info.pt"
-    place.session(out_dir=str(file / "deeper")).auto_find_bad_case(place.mine(BATCHES))
 
 
 APART = (
@@ -270,20 +280,44 @@ def test_the_first_process_says_that_buffers_differ(tmp_path: Path) -> None:
     assert second == []
 
 
-def test_a_process_that_ended_is_an_error_in_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("comes", "error"),
+    [
+        (True, "OtherProcessError: clean: the other processes don't answer"),
+        (False, "AnalysisError: QuantAnalysis: the other processes did not come within 0:00:01"),
+    ],
+)
+def test_a_process_that_is_not_there_is_an_error_in_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool, error: str
+) -> None:
     with as_in_tests():
-        given = (tmp_path, *small())
+        monkeypatch.setattr(ranks, "MEETING", datetime.timedelta(seconds=60 if comes else 1))
+        given = (tmp_path, comes, *small())
         multiprocessing.start_processes(_one_ends, given, 2, start_method="fork")
-    assert (tmp_path / "said").read_text().startswith("OtherProcessError: clean: the other pro")
+    assert (tmp_path / "said").read_text().startswith(error)
 
 
-def _one_ends(rank: int, folder: Path, *models: Any) -> None:
+def cleaned(rank: int, qa: QuantAnalysis) -> str:
+    with pytest.raises(AnalysisError) as caught:
+        qa.clean()
+    return str(caught.value)
+
+
+def test_an_analysis_made_before_the_processes_met_is_refused(tmp_path: Path) -> None:
+    with as_in_tests():
+        qa = QuantAnalysis(*small(), "fake_quant", out_dir=str(tmp_path / "out"))
+        for text in on_ranks(cleaned, tmp_path / "ranks", qa):
+            assert text.startswith("clean: this QuantAnalysis was made before init_process_group")
+
+
+def _one_ends(rank: int, folder: Path, comes: bool, *models: Any) -> None:
     store = dist.FileStore(str(folder / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    qa = QuantAnalysis(*models, "fake_quant", out_dir=str(folder / "out"))
-    if rank == 0:
-        try:
+    try:
+        if rank == 0 or comes:
+            qa = QuantAnalysis(*models, "fake_quant", out_dir=str(folder / "out"))
+        if rank == 0:
             qa.clean()
-        except Exception as error:
-            (folder / "said").write_text(f"{type(error).__name__}: {error}")
+    except Exception as error:
+        (folder / "said").write_text(f"{type(error).__name__}: {error}")
     os._exit(0)

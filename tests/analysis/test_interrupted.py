@@ -12,7 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from qtune.analysis.quant_analysis import QuantAnalysis
+from qtune.analysis.raising import _Before
+from qtune.capture import restore
+from qtune.nn import float_mode
 from qtune.nn.qat import QATOp
+from qtune.profiler import kept_state
 from qtune.profiler.metric import Metric
 from qtune.quantization import FakeQuantState, set_fake_quantize
 
@@ -215,3 +219,65 @@ def test_an_interrupted_analysis_gives_the_same_result_when_it_is_run_again(
     qa = QuantAnalysis(setting.model, fresh, "fake_quant", out_dir=str(setting.qa.out_dir))
     qa.load_bad_case()
     assert repr(LOOPS[loop](qa)) == repr(again)
+
+
+def interrupted_once_in(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: int
+) -> list[int]:
+    """Ctrl-C comes in the call of ``owner.name`` behind ``after`` others; returns the calls."""
+    calls: list[int] = []
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == after + 1:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, wrapped)
+    return calls
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_while_stubs_are_given_back(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    before = fingerprint(setting.calib)
+    calls = interrupted_once_in(monkeypatch, _Before, "give_back", after=after)
+    with pytest.raises(KeyboardInterrupt):
+        setting.qa.tune_bad_case(GOAL)
+    assert len(calls) > after + 1
+    assert_same(before, setting.calib)
+
+
+@pytest.mark.parametrize("state", ["modes", "buffers", "random"])
+def test_while_a_model_is_restored(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    before = fingerprint(setting.model), fingerprint(setting.calib)
+    owner: Any = {"modes": float_mode._Modes, "buffers": kept_state._Content}.get(state)
+    calls = interrupted_once_in(monkeypatch, owner or restore._RandomState, "restore", after=0)
+    with pytest.raises(KeyboardInterrupt):
+        setting.qa.run()
+    assert len(calls) > 1
+    assert_same(before[0], setting.model)
+    assert_same(before[1], setting.calib)
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_while_earlier_cases_are_set_aside(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    written = {p: p.read_bytes() for p in setting.qa.out_dir.rglob("*") if p.is_file()}
+    rename = Path.rename
+
+    def stop(path: Path, target: Path) -> Any:
+        if place == "after":
+            rename(path, target)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", stop)
+    with pytest.raises(KeyboardInterrupt):
+        setting.qa.auto_find_bad_case(DATA)
+    assert {p: p.read_bytes() for p in setting.qa.out_dir.rglob("*") if p.is_file()} == written

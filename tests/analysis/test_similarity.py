@@ -57,6 +57,17 @@ def test_own_errors_do_not_accumulate(tmp_path: Path) -> None:
         assert rows[name][OWN] <= 1, name
 
 
+def test_a_model_without_operators_has_a_row_for_its_functions(tmp_path: Path) -> None:
+    class Cast(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to(torch.int32)
+
+    net = Cast().eval()
+    (row,) = featuremap_similarity(net, prepare(net, X), X, out_dir=tmp_path)
+    assert row[NAME] == "_generated_to_0"
+    assert row[SIMILARITY:] == [None] * 5  # integers have no distance
+
+
 def test_steps_are_the_nearest_whole_number_of_scales(tmp_path: Path) -> None:
     net, model = prepared_net()
     rows = [

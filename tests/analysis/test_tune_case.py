@@ -221,7 +221,7 @@ GOOD = {"metric": "ATOL", "threshold": 0.1, "max_tuned_stubs": 3}
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"metric": "ATOL"}, r"outputs_config\['0'\] has the keys .*; got \['metric'\]"),
+        ({"metric": "ATOL"}, r"has the keys .*; got \['metric'\] \(missing: threshold, max_"),
         ({**GOOD, "treshold": 1}, "got .*'treshold'"),
         (3, "got 3"),
         ({**GOOD, "threshold": "0.2"}, "threshold is a number, got '0.2'"),
@@ -293,6 +293,16 @@ def test_what_comes_along_counts_and_may_be_forbidden(with_function: PreparedMod
     goal, kept = TuneGoal(Metric.ATOL, 0.0, 5), Skip({"0": ("output",)})
     skipping = tune_case(with_function, table, goal, lambda: 1.0, kept)
     assert skipping.skipped["1 output"] == "0 output comes with it: skip_prefix '0'"
+
+
+def test_scales_that_do_not_follow_from_the_statistics_come_back(setting: Any) -> None:
+    """As after training with learned scales."""
+    model, table, score = setting
+    for port in ports(model):
+        port.fake_quantize.scale.data.mul_(1.125)
+    before = fingerprint(model)
+    assert tuned_rows(tune_case(model, table, TuneGoal(Metric.ATOL, 0.0, 3), score))
+    assert_same(before, model)
 
 
 def test_what_would_take_a_cast_to_float16_away_is_skipped_with_the_reason() -> None:

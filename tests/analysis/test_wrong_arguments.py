@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from qtune.analysis.quant_analysis import QuantAnalysis
+from qtune.analysis.tune import tune
 from qtune.errors import AnalysisError
 from qtune.profiler.metric import Metric
 
@@ -47,3 +48,31 @@ def test_a_single_metric_needs_no_list(make: Make, metrics: Any) -> None:
 def test_post_process_must_be_callable(make: Make) -> None:
     with pytest.raises(AnalysisError, match="post_process is called with the outputs .* got a int"):
         make(post_process=3)
+
+
+@pytest.mark.parametrize("name", ["file", "file/in/it"])
+def test_a_folder_that_can_not_be_is_refused_before_anything_runs(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    net = Sum().eval()
+    model, folder = calibrated(net, *X), str(tmp_path / name)
+    with pytest.raises(AnalysisError, match="QuantAnalysis: out_dir: .* can't be a folder, .*file"):
+        QuantAnalysis(net, model, "fake_quant", out_dir=folder)
+    with pytest.raises(AnalysisError, match="tune: out_dir: .* can't be a folder, .*file"):
+        tune(net, model, X, out_dir=folder)
+
+
+def test_an_input_that_the_models_do_not_take_is_named(make: Make) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        make().auto_find_bad_case([X[0], torch.rand(2, 3)])
+    assert raised.value.__notes__ == [
+        "raised on case 1 of auto_find_bad_case, by model(Tensor[2, 3])"
+    ]
+
+
+def test_the_empty_name_of_a_single_output_is_explained(make: Make) -> None:
+    session = make()
+    session.auto_find_bad_case(X)
+    with pytest.raises(AnalysisError, match="'' is the tensor of a model that returns a single"):
+        session.run(out_name="logits")

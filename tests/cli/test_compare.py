@@ -95,6 +95,8 @@ def test_two_bc_files(run: Run, folder: Path) -> None:
     done = run(*words, "--max", "ATOL=1e-5")
     assert done.status == 0, done.out + done.err
     assert (done.json["march"], done.json["result"]["outputs"][0]["cases"]) == ("nash-e", 2)
+    labelled = run("compare", "qat.bc", "int.bc", "--data", "nets:batches")
+    assert labelled.status == 0, labelled.err
     assert run(*words, "--march", "nash-m").status == 2
     assert run(*words, "--int16", "conv1").err.endswith(
         "--int16: a .bc file is quantized already\n"

@@ -115,7 +115,7 @@ def test_observers(run: Run, name: str) -> None:
 
 WRONG = [
     (("nosuch:make",), "MODEL: no module 'nosuch', neither in "),
-    (("nets.make",), "MODEL: expected module:name or path/to/file.py:name, such as nets.py:make, b"),
+    (("nets.make",), "MODEL: expected module:name or path/to/file.py:name, such as nets.py:make"),
     (("none.py:make",), "MODEL: there is no file none.py"),
     (("odd:number",), "MODEL: odd:number returned a int; expected a torch.nn.Module"),
     (("odd:fails",), "MODEL: odd:fails raised RuntimeError: no weights (odd.py:6, in deep)"),
@@ -126,6 +126,7 @@ WRONG = [
     (("nets:make", "--data", "odd:text"), "--data: batch 0: no tensor among the example inputs"),
     (("nets:make", "--data", "odd:double"), "--data: item 0 of odd:double is float64 and the mod"),
     (("nets:make", "--data", "odd:channels"), "expected input[1, 4, 8, 8] to have 3 channels"),
+    (("nets:make", "--data", "odd:uneven"), "on batch 1 of the calibration, by model(Tensor["),
     (("nets:make", "--data", "none.npy"), "--data: there is no file none.npy"),
     (("nets:make", "--data", "nets.npz"), "--data: nets.npz can't be read"),
     (("nets:make", "--data", "nets.pt"), "--data: nets.pt holds objects that torch's safe default"),
@@ -158,6 +159,8 @@ def double():
     return [torch.ones(1, 3, 8, 8, dtype=torch.float64)]
 def channels():
     return [torch.ones(1, 4, 8, 8)]
+def uneven():
+    return [torch.ones(1, 3, 8, 8), torch.ones(1, 4, 8, 8)]
 """
 
 

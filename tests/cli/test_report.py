@@ -28,6 +28,10 @@ def test_the_page_has_what_the_commands_found(run: Run, folder: Path) -> None:
         "case worst",
     ):
         assert text in page
+    heads = page.replace(" ", "").replace("\n", "")
+    assert heads.index("op_error_channel_SQNR") < heads.index("op_error_COSINE")
+    assert heads.index("qint8-qint16_ATOL") < heads.index("round_ATOL")
+    assert "_generated_mean_0" in page[page.index("The largest errors of their own") :]
     for name in ("badcase_report.html", "sensitivity_v2_report.html"):
         assert f'href="{name}"' in page
         assert (folder / DIR / name).is_file()

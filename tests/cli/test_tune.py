@@ -46,6 +46,16 @@ def test_points_beyond_the_budget_are_not_chosen(run: Run) -> None:
     assert not any(["relu1", "output"] in point["ports"] for point in front["evaluated"])
 
 
+def test_a_factor_of_the_latency_is_for_the_batch_size_of_the_data(run: Run, folder: Path) -> None:
+    (folder / "large.py").write_text("import torch\nx = [torch.rand(16, 3, 8, 8)]\n")
+    more = ("--calibration-data", "nets:batches", *FEW)
+    words = call("tune", "nets:Planted", *more, data="large:x")
+    done = run(*words, "--latency", "1.02x")
+    assert done.status == 0, done.err
+    asit = done.json["result"]["front"]["points"][0]["latency_us"]
+    assert done.json["result"]["budget"]["latency_us"] == pytest.approx(1.02 * asit)
+
+
 def test_the_target_takes_the_cheapest_point_or_fails(run: Run) -> None:
     words = call("tune", "nets:Planted", *FEW)
     points = run(*words).json["result"]["front"]["points"]
@@ -71,7 +81,18 @@ def test_a_score_of_the_users(run: Run, folder: Path) -> None:
     assert done.status == 0, done.err
     assert done.json["result"]["front"]["score"] == "sharpness"
     assert done.json["result"]["chosen"]["ports"] == []
-    assert "what is measured is sharpness" in run(*words, "--target", "L1=0").err
+    assert "write --target sharpness=0" in run(*words, "--target", "L1=0").err
+
+
+def test_a_score_that_raises_and_a_latency_below_the_model_are_said_at_once(
+    run: Run, folder: Path
+) -> None:
+    (folder / "score.py").write_text("def of_two(model, data):\n    return 1.0\n")
+    done = run(*call("tune", "nets:Planted", "--score", "score:of_two", *FEW))
+    assert "--score: score:of_two, called with the calibrated model, raised TypeError" in done.err
+    done = run(*call("tune", "nets:Planted", "--latency", "0.01", *FEW))
+    assert "us by the static estimate, more than 0.01 us; for a factor write an x" in done.err
+    assert not (folder / "horizon_quant_analysis").exists()
 
 
 def test_a_loss_and_a_metric(run: Run) -> None:

@@ -26,6 +26,7 @@ JOINED = [
         "checks.md",
         "compiler.md",
         "deploy.md",
+        "distributed.md",
         "eager-and-fx.md",
         "fake_quantizers.md",
         "getting-started.md",

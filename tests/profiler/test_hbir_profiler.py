@@ -126,6 +126,6 @@ def test_types_are_those_of_what_is_computed(
     assert types[0]["_input_0_quant"] == "qtune.FakeQuant"
     assert types[0]["stem.2"] == "onnx.Relu"
     assert types[0]["_generated_add_0"] == "onnx.Add"
-    assert types[0]["_generated_sigmoid_0"] == "onnx.Sigmoid"
+    assert types[0]["_generated_sigmoid_0"] == "qtune.FakeLut8"
     assert types[1]["_input_0_quant"] == "qtune.Quantize"
     assert types[1]["stem.2"] == "qtune.QConv"

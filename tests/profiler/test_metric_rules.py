@@ -142,6 +142,13 @@ def test_complex_tensors_are_two_real_ones() -> None:
         assert metric(a, b) == metric(torch.view_as_real(a), torch.view_as_real(b))
 
 
+def test_what_is_no_function_is_not_registered() -> None:
+    with pytest.raises(ArgumentError, match="'called': expected a function, got 0.5"):
+        Metric.register("called", False, "all")(0.5)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="no metric 'called'"):
+        Metric.get_metric("called")
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [(1, 1.0), (np.float32(0.5), 0.5), (torch.ones(1, 1), 1.0), (np.ones(1), 1.0)],

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.ao.nn.quantized import FloatFunctional
 
-from qtune.errors import ArgumentError
+from qtune.errors import AnalysisError, ArgumentError
 from qtune.profiler import get_raw_features, profile_featuremap
 from qtune.profiler.featuremap import COLUMNS
 from qtune.quantization import convert
@@ -72,7 +72,8 @@ def test_prefixes_types_and_identity_choose() -> None:
 
     assert names(prefixes=("conv",)) == {"conv"}
     assert names(types=(nn.Identity,)) == {"same"}
-    assert names(prefixes=("conv",), types=(nn.Identity,)) == set()
+    with pytest.raises(AnalysisError, match=r"prefixes \('conv',\) and types \('Identity',\)"):
+        names(prefixes=("conv",), types=(nn.Identity,))
     assert names(skip_identity=True) == {"conv", "add"}
 
 

@@ -115,6 +115,8 @@ def test_two_scripts_of_one_model_are_equal(
     prepared: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = trace(convert(prepared))
+    with pytest.raises(MarchError, match="bayes"):
+        compare_script_models(script, script, X, "bayes")
     comparison = compare_script_models(script, script, X)
     assert comparison
     assert capsys.readouterr().out.splitlines()[-1] == "All ops in two ScriptModules are same."

@@ -101,7 +101,8 @@ def test_prefixes_types_and_stack_choose_and_add(tmp_path: Path) -> None:
     assert first[-1].startswith("nets.py:")
     both = seen.table(prefixes=("stem",), types=(nn.Conv2d,)).rows
     assert {row.module for row in both} == {"stem.0"}
-    assert not seen.table(types=(nn.LSTM,)).rows
+    with pytest.raises(AnalysisError, match=r"no operator fits types \('LSTM',\)"):
+        seen.table(types=(nn.LSTM,))
 
 
 def tags(folder: Path) -> dict[str, float]:
@@ -124,6 +125,10 @@ def test_histograms_hold_every_tensor(tmp_path: Path) -> None:
     seen.tensorboard(prefixes=("stem.0",), force_per_channel=True)
     found = tags(tmp_path / "tensorboard")
     assert {tag.split("/")[0] for tag in found} == {"stem.0"}
+    seen.tensorboard(tmp_path / "by_type", types=nn.Linear)
+    assert {tag.split("/")[0] for tag in tags(tmp_path / "by_type" / "tensorboard")} == {"head"}
+    with pytest.raises(AnalysisError, match=r"prefixes \('haed',\); .* for example: head"):
+        seen.table(prefixes="haed")
     assert found["stem.0/output/channel_7"] == 2 * 8 * 8
     assert found["stem.0/weight/channel_0"] == 3 * 9
     assert "stem.0/input/channel_3" not in found

@@ -127,6 +127,14 @@ def test_a_float_model_is_not_calibrated_by_mistake() -> None:
         auto_calibrate(Head(), [X])
 
 
+def test_the_batch_that_the_model_does_not_take_is_named() -> None:
+    wrong = torch.rand(1, X.shape[1] + 1, *X.shape[2:])
+    with pytest.raises(RuntimeError) as raised:
+        auto_calibrate(prepare(TwoHeads(), X), [X, wrong])
+    note = f"raised on batch 1 of auto_calibrate, by model(Tensor{list(wrong.shape)})"
+    assert note in raised.value.__notes__
+
+
 def test_progress_is_shown_on_a_terminal_only(capfd: pytest.CaptureFixture[str]) -> None:
     auto_calibrate(prepare(TwoHeads(), X), [X])
     assert capfd.readouterr() == ("", "")

@@ -47,6 +47,21 @@ def test_a_failing_first_write_leaves_no_file(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_ctrl_c_leaves_nothing_as_soon_as_the_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch = Path.touch
+
+    def stop(path: Path, *args: int, **kwargs: int) -> None:
+        touch(path, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "touch", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_text(tmp_path / "report.txt", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_killed_writer_keeps_the_old_file(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "old")
     program = (

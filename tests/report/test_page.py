@@ -99,7 +99,7 @@ def test_numbers_are_printed_as_in_the_documents_and_aligned() -> None:
 
 
 def test_missing_column_is_an_error_not_an_empty_cell() -> None:
-    with pytest.raises(Exception, match="no attribute 'v'"):
+    with pytest.raises(KeyError, match="'v'"):
         render("t", [Section("s", tables=[Table(("v",), [{"w": 1}])])])
 
 

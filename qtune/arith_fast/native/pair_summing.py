@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from enum import IntEnum
 
 import torch
@@ -90,21 +89,25 @@ class _Writer:
                 else c.masked_load(self.kind, address, mask)
             )
             wide[side] = b.fpext(x, self.wide)
+            self._add(side, wide[side])
             for end in (f"low_{side}", f"high_{side}"):
-                seen = x if mask is None else b.select(mask, x, self._neutral(end))
-                self._change(end, lambda old, end=end, seen=seen: self._further(end, seen, old))
-            self._change(side, lambda old, side=side: b.fadd(old, wide[side]))
+                self._reach(end, x if mask is None else b.select(mask, x, self._neutral(end)))
         wide["e"] = b.fsub(wide["a"], wide["b"])
         for name in ("aa", "bb", "ab", "ee"):
             left, right = (wide[side] for side in name)
-            self._change(name, lambda old, x=left, y=right: c.multiply_add(x, y, old))
+            b.store(c.multiply_add(left, right, self._read(name)), self.held[name])
         size = c.call(f"llvm.fabs.v{c.lanes}f64", self.wide, wide["e"])
-        self._change("abs_e", lambda old: b.fadd(old, size))
-        self._change("top_e", lambda old: self._further("top_e", size, old))
+        self._add("abs_e", size)
+        self._reach("top_e", size)
 
-    def _change(self, name: str, update: Callable[[Value], Value]) -> None:
-        kind = self.kind if name in ENDS[1:] else self.wide
-        self.c.b.store(update(self.c.read(self.held[name], kind)), self.held[name])
+    def _read(self, name: str) -> Value:
+        return self.c.read(self.held[name], self.kind if name in ENDS[1:] else self.wide)
+
+    def _add(self, name: str, x: Value) -> None:
+        self.c.b.store(self.c.b.fadd(self._read(name), x), self.held[name])
+
+    def _reach(self, name: str, x: Value) -> None:
+        self.c.b.store(self._further(name, x, self._read(name)), self.held[name])
 
     def _further(self, name: str, x: Value, old: Value) -> Value:
         order = "<" if name.startswith("low") else ">"
@@ -114,7 +117,7 @@ class _Writer:
         """Join the lanes, halves by halves, and write the row."""
         c, b = self.c, self.c.b
         for column, name in enumerate(FIELDS):
-            value = c.read(self.held[name], self.kind if name in ENDS[1:] else self.wide)
+            value = self._read(name)
             while value.type.count > 1:
                 left, right = c.halves(value)
                 value = b.fadd(left, right) if name in SUMS else self._further(name, left, right)

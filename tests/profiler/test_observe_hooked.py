@@ -9,8 +9,7 @@ import torch
 
 from qtune.bpu.compiler import load
 from qtune.capture.inputs import Inputs
-from qtune.profiler.observe import observe
-from qtune.profiler.observe_converted import is_converted, observe_converted
+from qtune.profiler.observe import is_converted, observe
 from qtune.quantization import convert, hbdk4
 from qtune.quantization.deploy import export_hbir
 
@@ -26,7 +25,7 @@ def results(module: Any) -> dict[str, Any]:
 
 def test_the_results_are_those_of_the_exported_and_converted_module() -> None:
     _, prepared = prepared_net()
-    run = observe_converted(convert(prepared), Inputs(X))
+    run = observe(convert(prepared), Inputs(X))
     module = hbdk4.convert(hbdk4.export(prepared, (X,)), "nash-e")
     expected = results(module)
     assert set(expected) <= set(run.records)
@@ -38,12 +37,15 @@ def test_the_results_are_those_of_the_exported_and_converted_module() -> None:
 
 def test_a_model_of_eager_mode_has_the_same_records(tmp_path: Path) -> None:
     model = convert(eager_net())
-    run = observe_converted(model, Inputs(X))
+    run = observe(model, Inputs(X))
     export_hbir(model, X, tmp_path / "eager.bc")
     expected = results(load(tmp_path / "eager.bc"))
     assert list(run.records) == ["quant", "relu", "side", "add", "dequant"]
     for name in expected:
         assert torch.equal(run.records[name].value, expected[name].values), name
+    kept = observe(model, Inputs(X), keep_inputs=True).records["add"]
+    assert [tuple(value.shape) for value in kept.inputs] == list(kept.input_shapes)
+    assert torch.equal(kept.inputs[1], run.records["side"].value)
     assert not any(module._forward_hooks for name, module in model.named_modules() if name)
 
 
