@@ -126,8 +126,7 @@ def _items(container: Any) -> list[Any]:
 
 
 def to_the_end(restore: Callable[[], object]) -> None:
-    """Call ``restore``, which may run twice: what Ctrl-C keeps it from is done before that goes on.
-    """
+    """Call ``restore``, which may run twice: what Ctrl-C keeps it from is done before that goes on."""
     try:
         restore()
     except KeyboardInterrupt:

@@ -108,22 +108,6 @@ def stream(model: Model, inputs: Inputs, note: OnRecord, *, keep_inputs: bool = 
     return stream_graph(graph, inputs, note, keep_inputs=keep_inputs)
 
 
-def observe_graph(
-    model: GraphModel,
-    inputs: Inputs,
-    *,
-    keep_inputs: bool = False,
-    replace: Replace | None = None,
-) -> Observation:
-    """Run a prepared model once; values in memory.
-
-    ``replace(node, name, result)`` may give another result for an operator to go on with.
-    """
-    kept = Kept()
-    outputs = stream_graph(model, inputs, kept.note, keep_inputs=keep_inputs, replace=replace)
-    return Observation(outputs, kept)
-
-
 def stream_graph(
     model: Any,
     inputs: Inputs,
@@ -133,9 +117,10 @@ def stream_graph(
     replace: Replace | None = None,
     given: Given | None = None,
 ) -> Any:
-    """Run a prepared or converted model once; as :func:`stream` and :func:`observe_graph`.
+    """Run a prepared or converted model once; as :func:`stream`.
 
-    An operator for which ``given(node)`` has a result is not computed.
+    ``replace(node, name, result)`` may give another result for an operator to go on with. An
+    operator for which ``given(node)`` has a result is not computed.
     """
     recorder = _Recorder(model, note, keep_inputs, replace)
     with torch.no_grad(), forward_scope():

@@ -211,8 +211,16 @@ def test_an_accuracy_on_labels_may_be_what_counts(planted_chain: Setting) -> Non
     assert front.cheapest(means[-1]) is front.points[-1]
     with pytest.raises(ArgumentError, match=r"no point reaches accuracy 1\.5; the best one is"):
         front.cheapest(1.5)
-    options = {"higher_is_better": False, "max_evaluations": 4, "latency": False}
-    front = tune(s.net, s.model, s.batches, score=lambda model: 1 - accuracy(model), **options)
+
+
+def test_of_a_loss_the_smallest_is_the_best(planted_chain: Setting) -> None:
+    s = planted_chain
+
+    def loss(model: nn.Module) -> Tensor:
+        return torch.stack([(model(x) - s.net(x)).abs().mean() for x in s.batches]).mean()
+
+    options: dict[str, Any] = {"max_evaluations": 4, "latency": False}
+    front = tune(s.net, s.model, s.batches, score=loss, higher_is_better=False, **options)
     assert not front.ascending
     assert front.best().mean == min(point.mean for point in front.evaluated) < front.points[0].mean
 
