@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +13,16 @@ from torch import Tensor, nn
 from qtune.analysis.compare import LayerComparison, compare
 from qtune.analysis.facts import facts_of
 from qtune.analysis.op_error import OpError, channel_sqnr, op_errors
+from qtune.analysis.quant_analysis import QuantAnalysis
 from qtune.capture.inputs import Inputs, as_inputs
 from qtune.errors import AnalysisError
+from qtune.nn.eager import as_graph
 from qtune.profiler.float_reference import observe_baseline
 from qtune.profiler.metric import Metric
 from qtune.profiler.observe import observe
 from qtune.profiler.undisturbed import undisturbed
 from qtune.quantization import convert, hbdk4
+from tests.profiler.stages import X, eager_net
 
 from .nets import Block, calibrated
 from .planted import POSITIONS, planted
@@ -144,3 +149,15 @@ def test_several_results_go_on_as_the_baselines() -> None:
     errors = errors_of(model, calibrated(model, x), x)
     assert {"_generated_chunk_0", "_generated_chunk_0:1"} <= set(errors)
     assert errors["_generated_chunk_0:1"].steps == 0
+
+
+def test_a_converted_model_of_eager_mode_is_compared_without_a_graph(tmp_path: Path) -> None:
+    prepared = eager_net()
+    converted = convert(copy.deepcopy(prepared))
+    qa = QuantAnalysis(as_graph(prepared, X), converted, "quantized", out_dir=tmp_path)
+    qa.set_bad_case(X)
+    qa.run()
+    layers = qa.compare_per_layer()
+    assert set(layers.op_errors().names) == {"quant", "relu", "side", "add", "dequant"}
+    steps = [row["op_error_qscale_diff"] for row in layers.rows]
+    assert max(step for step in steps if step is not None) <= 1 + 1e-4  # times a float32 scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_files_are_in_order_and_load_with_torchs_safe_default(tmp_path: Path) ->
     assert mul.input[1] == 2.0
     assert (state.result, state.input, state.parameters) == (1, [], {})
     assert len(lstm.input) == 1
+
+
+def test_checksums_are_left_out_of_these_files_only(tmp_path: Path) -> None:
+    before = torch.serialization.get_crc32_options()
+    run(tmp_path)
+    assert torch.serialization.get_crc32_options() is before
+    torch.save(torch.ones(3), tmp_path / "own.pt")
+    with zipfile.ZipFile(tmp_path / "own.pt") as archive:
+        assert archive.testzip() is None
 
 
 def test_a_folder_is_read_as_an_observation(tmp_path: Path) -> None:
