@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from qtune import qint8
-from qtune.analysis.advice import clipped_share
+from qtune.analysis.advice import Judged, advise, clipped_share
 from qtune.capture.inputs import as_inputs
 from qtune.profiler.observe import observe
+from qtune.profiler.pair_sums import extremes
 from qtune.profiler.record import OpRecord
 from qtune.quantization import QconfigSetter, get_qconfig, hbdk4
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
@@ -103,6 +104,26 @@ def test_a_scale_that_does_not_cover_the_range_is_named_where_it_is() -> None:
     found = advice_of(net, model, x)
     assert set(found) == {"2"}  # not at the pool, which keeps the scale, nor at what follows
     assert found["2"].startswith("Current scale does not cover the data range: clamp error on ")
+
+
+@pytest.mark.parametrize(
+    ("values", "is_clamped"),
+    [
+        ([1.0] * 99 + [1.4], False),  # little beyond the range, and few
+        ([1.4] * 100, True),  # little beyond, but all: they lose 8 % of the energy
+        ([1.0] * 9999 + [1.6], True),  # far beyond, but one of many
+    ],
+)
+def test_clamping_is_named_for_far_values_and_for_many(
+    values: list[float], is_clamped: bool
+) -> None:
+    """Each rule alone: 1.5 times the range, and 1 % of the energy. The range is 1."""
+    value = torch.tensor(values)
+    record = OpRecord("op", "Type", value, 1 / 127.5, "qint8")
+    ends = extremes(value)
+    judged = Judged(record, record, (ends, ends))
+    advice = advise(judged, fixed_scale=False, is_output=False)
+    assert ("clamp error" in advice) == is_clamped
 
 
 def test_rounding_is_told_from_clamping() -> None:

@@ -79,6 +79,17 @@ class Noisy(nn.Module):
         return y + torch.rand_like(y)
 
 
+class Dropped(nn.Module):
+    """Dropouts, which do nothing in eval mode, before and behind what is quantized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.drop = nn.Conv2d(3, 4, 1), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.drop(self.conv(self.drop(x))), 0.5, self.training)
+
+
 class InPlace(nn.Module):
     """Changes a float value that was used before."""
 
@@ -178,6 +189,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "branches": of(Branches()),
     "several outputs": detector,
     "random operators": of(Noisy()),
+    "dropouts": of(Dropped()),
     "values changed in place": of(InPlace()),
     "a buffer that changes": of(Counting()),
     "numbers that depend on strides": of(Strided()),

@@ -304,7 +304,7 @@ def test_wrong_arguments_get_one_clear_error() -> None:
     with pytest.raises(ArgumentError, match=r"no module's name begins with head"):
         set_preserve_qat_mode(prepared, ["head"])
     with pytest.raises(ArgumentError, match=r"no module is a LSTM; .* those of qtune\.nn\.qat"):
-        set_preserve_qat_mode(prepared, types=(nn.LSTM,))
+        set_preserve_qat_mode(prepared, types=nn.LSTM)
 
 
 @pytest.mark.parametrize("inplace", [False, True])
