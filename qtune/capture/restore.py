@@ -126,7 +126,7 @@ def _items(container: Any) -> list[Any]:
 
 
 def to_the_end(restore: Callable[[], object]) -> None:
-    """Call ``restore``, which may run twice: what Ctrl-C keeps it from is done before that goes on."""
+    """Call ``restore``, which may run twice; Ctrl-C in it goes on when all is restored."""
     try:
         restore()
     except KeyboardInterrupt:
