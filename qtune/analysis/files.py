@@ -41,11 +41,16 @@ def tuned_stem(folder: Path, output: str, case: int) -> Path:
 
 
 def _in_file(name: str) -> str:
-    """A name as a part of a file's: without separators, and not too long for a file system."""
+    """A name as a part of a file's: without separators, and not too long for a file system.
+
+    A name that can't stand there as it is gets its checksum, so that ``a/b`` and ``a_b`` differ.
+    """
     safe = name.replace("/", "_").replace("\\", "_")
-    if len(safe.encode()) <= _LONGEST:
+    if safe == name and len(safe.encode()) <= _LONGEST:
         return safe
-    return f"{safe[: _LONGEST // 8]}_{crc32(name.encode()):08x}"
+    if len(safe.encode()) > _LONGEST:
+        safe = safe[: _LONGEST // 8]
+    return f"{safe}_{crc32(name.encode()):08x}"
 
 
 def write_report(folder: Path, report: BadCaseReport) -> None:

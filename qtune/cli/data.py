@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from qtune.cli.sources import called, load_object
 from qtune.testing.stages import seeded
 
 _END = object()
+RANDOM = "--random"
 FILES = (".pt", ".pth", ".npy", ".npz")
 
 
@@ -55,9 +57,17 @@ class Data:
             if item is _END:
                 return
             call = _by_name(item, model) if isinstance(item, Mapping) else item
-            inputs = call_of(model, call, index, self.option, InputError)
+            inputs = self._call(model, call, index)
             self._check_width(inputs, model, index)
             yield inputs
+
+    def _call(self, model: Any, item: Any, index: int) -> Inputs:
+        try:
+            return call_of(model, item, index, self.option, InputError)
+        except InputError as error:
+            if self.option != RANDOM:
+                raise
+            raise InputError(_other_shapes([arg.shape for arg in item.args], model)) from error
 
     def _check_width(self, inputs: Inputs, model: Any, index: int) -> None:
         """``InputError`` for float64 data, NumPy's default, where the model computes in float32."""
@@ -121,12 +131,28 @@ def source(spec: str, option: str, *, steps: int | None, batch: int, seed: int) 
 def random_source(shapes: Iterable[tuple[int, ...]], steps: int, seed: int) -> Data:
     """Normal random numbers: ``steps`` calls with one tensor per shape."""
     sizes = list(shapes)
-    text = f"random numbers, {steps} times {', '.join('x'.join(map(str, s)) for s in sizes)}"
+    text = f"random numbers, {steps} times {', '.join(map(_spelled, sizes))}"
 
     def draw() -> list[Inputs]:
         return [Inputs(*(torch.randn(size) for size in sizes)) for _ in range(steps)]
 
-    return Data("--random", text, draw, steps, 1, seed)
+    return Data(RANDOM, text, draw, steps, 1, seed)
+
+
+def _spelled(shape: Sequence[int]) -> str:
+    """A shape as ``--random`` takes it."""
+    return "x".join(map(str, shape))
+
+
+def _other_shapes(shapes: Sequence[Sequence[int]], model: Any) -> str:
+    """Forward takes another number of arguments than there are shapes."""
+    text = (
+        f"{RANDOM}: {','.join(map(_spelled, shapes))} are the shapes of {len(shapes)} arguments, "
+        f"but forward takes {_signature(model)}; give one shape for each of its arguments"
+    )
+    if all(len(shape) == 1 for shape in shapes):  # one shape, with commas between its sizes
+        text += f"; the shape of one tensor has x between its sizes: {_spelled([size for shape in shapes for size in shape])}"
+    return text
 
 
 def _repeatable(given: Any, spec: str, option: str, steps: int | None) -> Callable[[], Any]:
@@ -172,11 +198,15 @@ def _cut(
 
 def _by_name(item: Mapping[str, Any], model: Any) -> Any:
     """The arguments of forward that the dict names; others are labels. Else the dict itself."""
-    signature = getattr(model, "signature", None)
-    if signature is None and isinstance(model, nn.Module):
-        signature = signature_of(model)
+    signature = _signature(model)
     names = set() if signature is None else set(signature.parameters) & set(item)
     return Inputs(**{name: item[name] for name in item if name in names}) if names else item
+
+
+def _signature(model: Any) -> inspect.Signature | None:
+    """Of forward, also where ``model`` is its recording; ``None`` where nothing is known."""
+    recorded: inspect.Signature | None = getattr(model, "signature", None)
+    return signature_of(model) if recorded is None and isinstance(model, nn.Module) else recorded
 
 
 def _read(path: Path, option: str) -> Any:

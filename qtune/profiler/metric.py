@@ -51,7 +51,7 @@ class MetricInfo:
             if baseline.numel() == 0:
                 return None
             baseline, other = _real(baseline), _real(other)
-        if self.function.__module__ != __name__:  # one of the user's may work in place
+        if not self.is_built_in:  # one of the user's may work in place
             baseline, other = duplicated(baseline), duplicated(other)
         try:
             value = self.function(baseline, other)
@@ -59,6 +59,11 @@ class MetricInfo:
             error.add_note(f"raised by the metric {self.name!r}")
             raise
         return number_of(value, f"metric {self.name!r}")
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it comes with qtune."""
+        return getattr(self.function, "__module__", None) == __name__
 
     def badness(self, value: float | None) -> float:
         """Sort key: larger is worse; NaN is the worst of all, n/a the last."""
@@ -165,7 +170,12 @@ class Metric(metaclass=_MetricAccess):
 
     @staticmethod
     def unregister(name: str) -> None:
-        """Forget a metric (for tests and notebooks that register one again)."""
+        """Forget one of the user's (for tests and notebooks that register it again).
+
+        Raises ``ArgumentError`` for a built-in; a name that is not registered is no error.
+        """
+        if name in _registry and _registry[name].is_built_in:
+            raise ArgumentError(f"metric {name!r} is built in; only your own can be unregistered")
         _registry.pop(name, None)
 
 

@@ -33,3 +33,9 @@ def test_no_name_leads_out_of_the_folder_or_is_too_long(name: str) -> None:
 def test_long_names_stay_apart() -> None:
     first, second = (sensitivity_stem(FOLDER, "x" * 300 + end, "0") for end in "ab")
     assert first != second
+
+
+def test_separators_do_not_make_two_names_one() -> None:
+    names = ("a/b", "a\\b", "a_b")
+    assert len({sensitivity_stem(FOLDER, name, "0") for name in names}) == 3
+    assert sensitivity_stem(FOLDER, "a_b", "0").name == "output_a_b_case_0_sensitive_ops"

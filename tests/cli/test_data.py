@@ -69,6 +69,16 @@ def test_random_data_say_so(run: Run) -> None:
     assert done.json["data"] == "random numbers, 8 times 2x3x8x8"
 
 
+def test_shapes_for_too_many_arguments_are_told_as_shapes(run: Run) -> None:
+    done = run("check", "nets:make", "--random", "1,3,8,8", "--march", "nash-e")
+    assert done.status == 2
+    assert "1,3,8,8 are the shapes of 4 arguments, but forward takes (x)" in done.err
+    assert done.err.rstrip().endswith("has x between its sizes: 1x3x8x8")
+    done = run("check", "nets:make", "--random", "1x3x8x8,4", "--march", "nash-e")
+    assert "1x3x8x8,4 are the shapes of 2 arguments" in done.err
+    assert "between its sizes" not in done.err and "Inputs" not in done.err
+
+
 def test_a_file_is_a_module_once(run: Run, folder: Path) -> None:
     inner = folder / "inner"
     inner.mkdir()

@@ -104,6 +104,13 @@ def test_registered_metric_is_reachable_by_name_and_by_attribute() -> None:
         Metric.unregister("half_atol")
 
 
+def test_a_built_in_metric_stays() -> None:
+    with pytest.raises(ArgumentError, match="'L1' is built in; only your own"):
+        Metric.unregister("L1")
+    assert Metric.L1(A, A) == 0.0
+    Metric.unregister("never_registered")
+
+
 def test_unknown_metric_lists_the_known_ones() -> None:
     with pytest.raises(ArgumentError, match="no metric 'SNR'; registered: ATOL"):
         Metric.get_metric("SNR")
