@@ -69,3 +69,15 @@ class RunError(QtuneError, RuntimeError):
 
 class AnalysisError(QtuneError, ValueError):
     """An analysis was asked for something that its inputs don't allow."""
+
+
+def kind_of(value: object) -> str:
+    """What a message calls ``value``.
+
+    >>> kind_of(3), kind_of([]), kind_of(None)
+    ('an int', 'a list', 'None')
+    """
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import qtune
+from qtune.errors import kind_of
 
 
 def test_names_of_the_root() -> None:
@@ -30,3 +31,13 @@ def test_the_engine_loads_no_compiler_and_no_other_runtime() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_messages_call_values_in_plain_english() -> None:
+    assert [kind_of(value) for value in (3, [], None, object(), {})] == [
+        "an int",
+        "a list",
+        "None",
+        "an object",
+        "a dict",
+    ]

@@ -12,7 +12,7 @@ import torch
 from qtune.analysis import pages
 from qtune.analysis.compare import LayerComparison
 from qtune.analysis.summary import summarize
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, kind_of
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
 from qtune.profiler.safe_load import load_safely
@@ -66,7 +66,7 @@ def read_report(folder: Path) -> BadCaseReport:
         raise AnalysisError(f"{path} does not exist; run auto_find_bad_case first")
     report = load_safely(path)
     if not isinstance(report, BadCaseReport):
-        raise AnalysisError(f"{path} holds a {type(report).__name__}, not a bad case report")
+        raise AnalysisError(f"{path} holds {kind_of(report)}, not a bad case report")
     if not all(type(index) is int and index >= 0 for index in _indices(report)):
         raise AnalysisError(f"{path} is damaged: cases have whole numbers as their indices")
     return report

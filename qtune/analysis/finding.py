@@ -22,7 +22,7 @@ from qtune.analysis.same_models import check_same_models
 from qtune.analysis.session import Session
 from qtune.analysis.shared_data import count_of
 from qtune.capture.inputs import Inputs, batch_to_inputs, naming
-from qtune.errors import AnalysisError, QtuneError
+from qtune.errors import AnalysisError, QtuneError, kind_of
 from qtune.hbir.feeding import is_flat, positional
 from qtune.hbir.module import HbirModule
 from qtune.profiler.bad_case_report import BadCaseReport
@@ -65,8 +65,8 @@ def _check_arguments(data: Any, numbers: Mapping[str, Any]) -> None:
             raise AnalysisError(f"{_SEARCH}: {name} is a whole number from 1 on, got {value!r}")
     if isinstance(data, Tensor) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise AnalysisError(
-            f"{_SEARCH}: the data are a loader, a generator or a list of inputs, got a "
-            f"{type(data).__name__}; for a single input call set_bad_case"
+            f"{_SEARCH}: the data are a loader, a generator or a list of inputs, got "
+            f"{kind_of(data)}; for a single input call set_bad_case"
         )
 
 

@@ -24,7 +24,7 @@ from qtune.analysis.selection import check_selection
 from qtune.analysis.sensitivity import HEAD, check_output_names, head_of
 from qtune.capture.inputs import Inputs
 from qtune.capture.structure import flatten, unflatten
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, kind_of
 from qtune.nn.float_mode import all_float, all_quantizing
 from qtune.nn.prepared import PreparedModel
 from qtune.ops.op_types import as_names, as_types
@@ -150,7 +150,8 @@ _CUT = (
 def _problem(loss: Any) -> str:
     """What keeps ``loss`` from being differentiated, ``""`` for nothing."""
     if not isinstance(loss, Tensor):
-        return f"returned {type(loss).__name__} {loss!r}; return the tensor itself, without .item()"
+        detail = "" if loss is None else f" {loss!r}"
+        return f"returned {kind_of(loss)}{detail}; return the tensor itself, without .item()"
     if loss.numel() != 1:
         return f"returned a tensor of shape {list(loss.shape)}; reduce it, by .mean() for example"
     if not loss.is_floating_point():

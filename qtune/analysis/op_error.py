@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from qtune.analysis.own_error import own_results
 from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs
-from qtune.errors import AnalysisError, ConvertError
+from qtune.errors import AnalysisError, ConvertError, kind_of
 from qtune.hbir.feeding import bind_call
 from qtune.hbir.module import HbirModule
 from qtune.nn.propagate import value_quantizers
@@ -77,7 +77,7 @@ def op_errors(
         if is_converted(analysed):
             return _of_eager(baseline, analysed, inputs, metrics)
         raise AnalysisError(
-            f"own errors need a model with a graph, got a {type(analysed).__name__}; pass what "
+            f"own errors need a model with a graph, got {kind_of(analysed)}; pass what "
             "prepare, pre_export, export or convert returned"
         )
     forced = _Forced(analysed, baseline.records, metrics)

@@ -21,6 +21,13 @@ SHARED_FROM = 16384
 
 ALL = "all"
 """Name of the output of a metric of scope all."""
+ONLY = "the output"
+"""How pages call an output without a name: a model's only one."""
+
+
+def named(output: str) -> str:
+    """How a page calls an output."""
+    return f"output {output}" if output else ONLY
 
 
 def scores(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qtune.analysis.compare import OWN_TAIL, LayerComparison
+from qtune.analysis.outputs import ONLY, named
 from qtune.analysis.sensitivity_page import sensitivity_page
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo
@@ -64,6 +65,7 @@ def _statistics(report: BadCaseReport) -> list[Table]:
         texts = ("output", "metric")
         numeric = [column for column in columns if column not in texts]
         if rows:
+            rows = [{**row, "output": row["output"] or ONLY} for row in rows]
             found.append(Table(columns, rows, caption=caption, numeric=numeric))
     return found
 
@@ -173,8 +175,3 @@ def _own(comparison: LayerComparison) -> list[Section]:
 
 def _numeric(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [c for c in columns if c == "" or any(isinstance(row[c], float) for row in rows)]
-
-
-def named(output: str) -> str:
-    """How a page calls an output."""
-    return f"output {output}" if output else "the output"

@@ -23,7 +23,7 @@ from qtune.analysis.ranks import Ranks
 from qtune.analysis.same_models import check_same_models
 from qtune.analysis.session import Session
 from qtune.analysis.tuning import tune_cases
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, kind_of
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import MetricInfo, metric_of_old_name
 from qtune.profiler.observe import Model
@@ -80,8 +80,8 @@ class QuantAnalysis:
     ) -> None:
         if post_process is not None and not callable(post_process):
             raise AnalysisError(
-                f"QuantAnalysis: post_process is called with the outputs of a model, got a "
-                f"{type(post_process).__name__}"
+                f"QuantAnalysis: post_process is called with the outputs of a model, got "
+                f"{kind_of(post_process)}"
             )
         metrics = metric_list or DEFAULT_METRICS
         if isinstance(metrics, str | MetricInfo):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qtune.analysis.outputs import named
 from qtune.analysis.sensitivity import GAIN, HEAD
 from qtune.analysis.summary import ranking_column
 from qtune.profiler.sensitivity_table import SensitivityTable
@@ -34,7 +35,7 @@ def sensitivity_page(tables: Mapping[str, Sequence[SensitivityTable]]) -> str:
     most = max(FEWEST_ROWS, MOST_ROWS // max(count, 1))
     sections = [
         Section(
-            f"output {output}" if output else "the output",
+            named(output),
             sections=[_ranking(table, most, folded=_is_folded(table, cases)) for table in cases],
         )
         for output, cases in tables.items()

@@ -27,7 +27,12 @@ from qtune.profiler.metric import Metric
 from qtune.profiler.observe import Model, is_converted, is_prepared, observe
 from qtune.profiler.record import Observation, OpRecord
 from qtune.profiler.similarity_function import Similarity, SimilarityFunction, similarity
-from qtune.profiler.undisturbed import refuse_observing, same_randomness, undisturbed
+from qtune.profiler.undisturbed import (
+    checked_device,
+    refuse_observing,
+    same_randomness,
+    undisturbed,
+)
 from qtune.quantizers.processes import unwrapped
 from qtune.report.files import write_text
 from qtune.report.page import Section, Table, render
@@ -125,12 +130,13 @@ def _two_devices(devices: Devices) -> tuple[torch.device | None, torch.device | 
     if devices is None:
         return None, None
     if isinstance(devices, (str, torch.device)):
-        return torch.device(devices), torch.device(devices)
+        devices = (devices, devices)
     if len(devices) != 2:
         raise AnalysisError(
             f"featuremap_similarity: devices takes one device or a pair, got {len(devices)}"
         )
-    return torch.device(devices[0]), torch.device(devices[1])
+    first, second = (checked_device(item, "featuremap_similarity") for item in devices)
+    return first, second
 
 
 def _run(

@@ -8,11 +8,13 @@ from qtune.profiler.tune_front import COLUMNS, TuneFront
 from qtune.report.page import Section, Table, Tile, render
 from qtune.report.svg import curve
 
+POINT = "point"
+
 
 def tune_page(front: TuneFront) -> str:
     """Scores and costs of every point, cheapest first."""
     rows: list[dict[str, Any]] = [
-        {"": place, **dict(zip(COLUMNS, row, strict=True))}
+        {POINT: place, **dict(zip(COLUMNS, row, strict=True))}
         for place, row in enumerate(front.rows())
     ]
     labels = [str(point.stubs) for point in front.points]
@@ -20,8 +22,9 @@ def tune_page(front: TuneFront) -> str:
         curve(
             {name: [getattr(point, name) for point in front.points] for name in names},
             labels,
-            title=f"{title} from point to point, with the number of raised stubs",
+            title=f"{title} from point to point",
             y_label=title,
+            x_label="number of raised stubs",
         )
         for title, names in (
             (front.score, ("mean", "worst")),
@@ -29,7 +32,7 @@ def tune_page(front: TuneFront) -> str:
         )
     ]
     better = "larger" if front.ascending else "smaller"
-    table = Table(("", *COLUMNS), rows, numeric=COLUMNS[:-1], wrap=("raised",))
+    table = Table((POINT, *COLUMNS), rows, numeric=(POINT, *COLUMNS[:-1]), wrap=("raised",))
     skipped = [{"stub": name, "reason": reason} for name, reason in front.skipped.items()]
     sections = [
         Section("Scores and costs", text=front.notes, pictures=pictures),

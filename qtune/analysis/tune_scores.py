@@ -11,7 +11,7 @@ from torch import Tensor
 from qtune.analysis.outputs import PostProcess, Scores, scores
 from qtune.capture.inputs import Inputs, batch_to_inputs, naming
 from qtune.capture.restore import restored
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, kind_of
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.bad_case_report import listed
 from qtune.profiler.metric import MetricInfo, number_of
@@ -44,8 +44,7 @@ def batches_of(data: Iterable[Any], model: Model) -> list[Inputs]:
     """
     if isinstance(data, Tensor) or not isinstance(data, Iterable | Sequence):
         raise AnalysisError(
-            f"{_WHERE}: data is an iterable of batches, one batch is [batch]; got a "
-            f"{type(data).__name__}"
+            f"{_WHERE}: data is an iterable of batches, one batch is [batch]; got {kind_of(data)}"
         )
     found = [
         batch_to_inputs(item, model, index, _WHERE, AnalysisError)

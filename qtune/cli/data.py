@@ -20,6 +20,7 @@ from qtune.capture.interface import signature_of
 from qtune.cli.files import safe_load
 from qtune.cli.outcome import InputError
 from qtune.cli.sources import called, load_object
+from qtune.errors import kind_of
 from qtune.testing.stages import seeded
 
 _END = object()
@@ -151,7 +152,8 @@ def _other_shapes(shapes: Sequence[Sequence[int]], model: Any) -> str:
         f"but forward takes {_signature(model)}; give one shape for each of its arguments"
     )
     if all(len(shape) == 1 for shape in shapes):  # one shape, with commas between its sizes
-        text += f"; the shape of one tensor has x between its sizes: {_spelled([size for shape in shapes for size in shape])}"
+        sizes = _spelled([shape[0] for shape in shapes])
+        text += f"; the shape of one tensor has x between its sizes: {sizes}"
     return text
 
 
@@ -159,7 +161,7 @@ def _repeatable(given: Any, spec: str, option: str, steps: int | None) -> Callab
     """A way to go through ``given`` again and again; what can be read only once is kept."""
     if not isinstance(given, Iterable):
         raise InputError(
-            f"{option}: {spec} is a {type(given).__name__}; expected an iterable of inputs, or a "
+            f"{option}: {spec} is {kind_of(given)}; expected an iterable of inputs, or a "
             "callable that returns one"
         )
     kept = list(itertools.islice(given, steps)) if iter(given) is given else given
@@ -172,9 +174,7 @@ def _items(given: Any, batch: int, option: str) -> Iterable[Any]:
     if isinstance(given, Mapping):
         return _cut(given, batch, option, dict)
     if not isinstance(given, Iterable):
-        raise InputError(
-            f"{option}: expected an iterable of inputs but got a {type(given).__name__}"
-        )
+        raise InputError(f"{option}: expected an iterable of inputs but got {kind_of(given)}")
     return given
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qtune.cli.outcome import InputError
+from qtune.errors import kind_of
 
 _WRAPPERS = ("state_dict", "model")
 _MOST_KEYS = 3
@@ -39,7 +40,7 @@ def load_state(path: Path, option: str) -> dict[str, Tensor]:
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]
     if not isinstance(found, Mapping):
-        raise InputError(f"{option}: {path} holds a {type(found).__name__}, no state dict")
+        raise InputError(f"{option}: {path} holds {kind_of(found)}, no state dict")
     return dict(found)
 
 

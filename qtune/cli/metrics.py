@@ -11,6 +11,7 @@ from typing import Any
 from qtune.analysis.quant_analysis import DEFAULT_METRIC, DEFAULT_METRICS
 from qtune.cli.outcome import Gate, InputError
 from qtune.cli.sources import load_object
+from qtune.errors import kind_of
 from qtune.profiler.bad_case_report import BadCaseReport
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.testing.limits import Limit
@@ -26,7 +27,7 @@ def ranking_metric(args: argparse.Namespace, default: str = DEFAULT_METRIC) -> I
         if args.loss is not None:
             function = load_object(args.loss, LOSS_OPTION)
             if not callable(function):
-                raise InputError(f"{LOSS_OPTION}: {args.loss} is a {type(function).__name__}")
+                raise InputError(f"{LOSS_OPTION}: {args.loss} is {kind_of(function)}")
             name = args.loss.rpartition(":")[2]
             Metric.register(name, False, "all")(function)
             registered.append(name)

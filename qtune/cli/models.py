@@ -19,7 +19,7 @@ from qtune.cli.options import MARCH_VARIABLE, RANDOM_STEPS
 from qtune.cli.outcome import InputError
 from qtune.cli.setter import setter_of
 from qtune.cli.sources import called, load_object
-from qtune.errors import MarchError
+from qtune.errors import MarchError, kind_of
 from qtune.hbir.module import HbirModule
 from qtune.march import March, as_march, march
 from qtune.nn.prepared import PreparedModel
@@ -207,13 +207,11 @@ def _float_model(spec: str, checkpoint: str | None, seed: int) -> nn.Module:
     made = load_object(spec, "MODEL")
     if not isinstance(made, nn.Module):
         if not callable(made):
-            raise InputError(f"MODEL: {spec} is a {type(made).__name__}, no model or factory")
+            raise InputError(f"MODEL: {spec} is {kind_of(made)}, no model or factory")
         with seeded(seed):
             made = called(made, spec, "MODEL")
     if not isinstance(made, nn.Module):
-        raise InputError(
-            f"MODEL: {spec} returned a {type(made).__name__}; expected a torch.nn.Module"
-        )
+        raise InputError(f"MODEL: {spec} returned {kind_of(made)}; expected a torch.nn.Module")
     if checkpoint is not None:
         state = load_state(Path(checkpoint), "--checkpoint")
         check_keys(made, state, Path(checkpoint), "--checkpoint")

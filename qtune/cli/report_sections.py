@@ -10,6 +10,7 @@ from typing import Any
 from qtune.analysis import files
 from qtune.analysis.compare import OWN_TAIL
 from qtune.analysis.grad_x_error import SCORE
+from qtune.analysis.outputs import ONLY
 from qtune.analysis.sensitivity import GAIN
 from qtune.analysis.tune import FILE as TUNE
 from qtune.cli.outcome import places
@@ -128,7 +129,7 @@ def _telling(tables: Iterable[SensitivityTable]) -> list[SensitivityTable]:
 
 
 def _ranking(table: SensitivityTable) -> Table:
-    name = table.output_name or "the output"
+    name = table.output_name or ONLY
     caption = f"{name}, case {table.case} (the first {min(TOP, len(table))} of {len(table)})"
     numeric = list(table.columns[5:])
     ranking = [name for name in numeric if name == SCORE or name.startswith(f"{GAIN}_")]

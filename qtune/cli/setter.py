@@ -10,6 +10,7 @@ from typing import Any
 from qtune.cli.outcome import InputError
 from qtune.cli.sources import called, load_object
 from qtune.dtype import qint16
+from qtune.errors import kind_of
 from qtune.qconfig.plan import OpView
 from qtune.qconfig.qconfig import QConfig, get_qconfig
 from qtune.qconfig.rules import Setting, match, why_unmatched
@@ -62,8 +63,8 @@ def setter_of(args: argparse.Namespace) -> Any:
         return given
     if not isinstance(given, QconfigSetter):
         raise InputError(
-            "--int16 and --dtypes need a QconfigSetter to add to, and --qconfig gives a "
-            f"{type(given).__name__}; put them into it"
+            "--int16 and --dtypes need a QconfigSetter to add to, and --qconfig gives "
+            f"{kind_of(given)}; put them into it"
         )
     templates = [*given.templates, *later]
     return QconfigSetter(given.reference_qconfig, templates, strict=given.strict)

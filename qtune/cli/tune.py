@@ -16,6 +16,7 @@ from qtune.cli.metrics import measured, ranking_metric
 from qtune.cli.models import Session, session
 from qtune.cli.outcome import Gate, InputError, Outcome
 from qtune.cli.sources import load_object
+from qtune.errors import kind_of
 from qtune.prepare.rundir import write_dtypes
 from qtune.profiler.tune_front import Budget, TuneFront, TunePoint
 from qtune.testing.arguments import check_prepared
@@ -101,7 +102,7 @@ def _score(spec: str | None) -> Callable[[Any], Any] | None:
         return None
     function = load_object(spec, "--score")
     if not callable(function):
-        raise InputError(f"--score: {spec} is a {type(function).__name__}, no function")
+        raise InputError(f"--score: {spec} is {kind_of(function)}, no function")
 
     @functools.wraps(function)
     def score(model: Any) -> Any:

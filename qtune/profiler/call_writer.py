@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from torch import Tensor
@@ -111,21 +112,30 @@ class CallWriter:
 
 
 class ProfileWriter:
-    """The forwards of one ``with`` block; ``calls`` counts those that were finished."""
+    """The forwards of one ``with`` block; ``calls`` counts those that were finished.
+
+    Forwards of several threads run one after the other, so that each is whole.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._writer = OpInfoWriter(folder)
         self.calls = 0
+        self._turn = RLock()
 
     @contextmanager
     def call(self) -> Iterator[CallWriter]:
         """One forward. Nothing is left of one that an exception ends."""
+        with self._turn:
+            yield from self._call()
+
+    def _call(self) -> Iterator[CallWriter]:
         writer = CallWriter(self._writer, self.calls)
         try:
             yield writer
         except BaseException:
             writer.drop(list(writer.paths))
             raise
+        self._writer.folder.mkdir(parents=True, exist_ok=True)  # a model without operators
         self.calls += 1
 
 

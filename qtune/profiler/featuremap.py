@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, kind_of
 from qtune.profiler.histograms import FOLDER, write_histograms
 from qtune.profiler.op_info import TensorInfo
 from qtune.profiler.raw_features import RawFeature
@@ -92,8 +92,8 @@ def profile_featuremap(
 def _rows(featuremap: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
     if not isinstance(featuremap, Sequence):
         raise ArgumentError(
-            "profile_featuremap: expected the list that get_raw_features returns, got a "
-            f"{type(featuremap).__name__}"
+            "profile_featuremap: expected the list that get_raw_features returns, got "
+            f"{kind_of(featuremap)}"
         )
     calls: Counter[str] = Counter()
     index, name, last = -1, "", None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from qtune.capture.graph import GraphModel
 from qtune.capture.restore import to_the_end
 from qtune.capture.structure import flatten, unflatten
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, kind_of
 from qtune.hbir.module import HbirModule
 
 Model = nn.Module | HbirModule
@@ -135,7 +135,7 @@ def _copied(value: Any, name: str, device: torch.device | None = None) -> Any:
     for leaf in leaves:
         if not isinstance(leaf, (Tensor, *_PLAIN)):
             raise AnalysisError(
-                f"cached attribute {name!r} holds a {type(leaf).__name__}; it may hold tensors, "
+                f"cached attribute {name!r} holds {kind_of(leaf)}; it may hold tensors, "
                 "numbers, strings and None, in lists, tuples, dicts, namedtuples and dataclasses"
             )
     copies = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -194,4 +194,4 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 def _what(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"
+    return kind_of(value)

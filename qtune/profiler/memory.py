@@ -16,9 +16,9 @@ from qtune.capture.inputs import Inputs, as_inputs
 from qtune.capture.restore import restored
 from qtune.capture.structure import flatten, unflatten
 from qtune.check.called import IsLeaf, layers
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, kind_of
 from qtune.profiler.live_bytes import CudaCounter, MemoryCounter, StorageCounter
-from qtune.profiler.undisturbed import on_device
+from qtune.profiler.undisturbed import checked_device, on_device
 from qtune.report.files import write_text
 from qtune.report.page import Section, Table, Tile, render
 from qtune.report.svg import curve
@@ -104,23 +104,13 @@ def show_cuda_memory_consumption(
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"{_WHERE}: expected an nn.Module but got {type(model).__name__}")
     call = as_inputs(example_inputs, _WHERE, ArgumentError)
-    target = _checked(device)
+    target = checked_device(device, _WHERE, " to count the bytes of the tensors instead")
     with ExitStack() as stack:
         stack.enter_context(restored(model))
         stack.enter_context(on_device(model, target))
         report = _measured(model, call, target, check_leaf_module, custom_backward)
     write_text(Path(out_dir or ".") / f"{file_name or NAME}.html", _page(report))
     return report
-
-
-def _checked(device: torch.device | str) -> torch.device:
-    target = torch.device(device)
-    if target.type == "cuda" and not torch.cuda.is_available():
-        raise ArgumentError(
-            f"{_WHERE}: this machine has no device {target}; pass torch.device('cpu') to count the "
-            "bytes of the tensors instead"
-        )
-    return target
 
 
 def _measured(
@@ -196,7 +186,7 @@ def _noting(
 def _sum_backward(outputs: Any) -> None:
     if not isinstance(outputs, Tensor):
         raise ArgumentError(
-            f"{_WHERE}: the model returns a {type(outputs).__name__}; pass custom_backward, a "
+            f"{_WHERE}: the model returns {kind_of(outputs)}; pass custom_backward, a "
             "function of the outputs that runs the backward"
         )
     if outputs.grad_fn is None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, kind_of
 from qtune.profiler import sum_formulas as formulas
 from qtune.profiler.record import duplicated
 
@@ -82,7 +82,7 @@ def number_of(value: Any, where: str) -> float:
 
     A number of Python or NumPy, or a tensor or array of one element.
     """
-    got = type(value).__name__
+    got = kind_of(value)
     if isinstance(value, (Tensor, np.ndarray)):
         got = f"{got} of shape {tuple(value.shape)} and dtype {value.dtype}"
         value = value.item() if math.prod(value.shape) == 1 else None

@@ -15,7 +15,7 @@ from qtune.capture.graph import GraphModel
 from qtune.capture.inputs import Inputs
 from qtune.capture.program import Given
 from qtune.capture.structure import flatten, unflatten
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, kind_of
 from qtune.hbir.module import HbirModule
 from qtune.nn.eager import eager_facts
 from qtune.nn.prepared import PreparedModel
@@ -216,7 +216,7 @@ def require_torch(model: Model, what: str) -> PreparedModel:
             f"{what}: this model was prepared in eager mode and has no graph; pass "
             "qtune.quantization.as_graph(model, example_inputs)"
         )
-    kind = "an HBIR module" if isinstance(model, HbirModule) else f"a {type(model).__name__}"
+    kind = "an HBIR module" if isinstance(model, HbirModule) else kind_of(model)
     raise AnalysisError(
         f"{what} works on the model that prepare returned, got {kind}; pass the calib model itself"
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch.serialization import get_crc32_options, set_crc32_options
 
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, kind_of
 from qtune.profiler.op_info import OpInfo
 from qtune.profiler.record import Observation, OpRecord
 from qtune.report.files import write_with
@@ -130,6 +130,11 @@ def stored_ops(folder: str | Path) -> StoredOps:
         ops = StoredOps(place)
         if ops:
             return ops
+    if (Path(folder) / OP_INFOS).is_dir():
+        raise AnalysisError(
+            f"{folder}/{OP_INFOS} is empty: the model in the profiler's block had no operators, or "
+            "none of its forwards was finished"
+        )
     raise AnalysisError(
         f"{folder} holds no {OP_INFOS} of a profiler; pass the folder that was given to "
         "ModelProfiler or HbirModelProfiler, after the model ran in its with block"
@@ -156,5 +161,5 @@ def stored(path: Path) -> OpInfo:
     except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
         raise AnalysisError(f"{path} can't be read ({error}); run the profiler again") from error
     if not isinstance(info, OpInfo):
-        raise AnalysisError(f"{path} holds a {type(info).__name__}, not an operator")
+        raise AnalysisError(f"{path} holds {kind_of(info)}, not an operator")
     return info

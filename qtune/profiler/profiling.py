@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -99,7 +100,8 @@ class ModelProfiler(_Profiler[nn.Module]):
     ``prepare`` made, in any state, or a converted one. The forward is the user's own: it runs once,
     with its effects on state, gradients and random numbers, and gives its own result. Operators
     have the names of all stages. Several forwards in one block are kept one after the other, those
-    of the second with ``@1`` behind the name. Nothing stays on the model.
+    of the second with ``@1`` behind the name; those of several threads run one after the other.
+    Nothing stays on the model.
 
     Source: the tuning tool document, "ModelProfiler".
     """
@@ -183,18 +185,18 @@ def _calls_of(model: nn.Module, calls: CallContext) -> Iterator[None]:
     state = vars(model)
     _refuse_second(model, state.get(_CALLED))
     forward: Any = model._call_impl
-    running = False
+    running: set[int] = set()  # threads with a forward of the model
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal running
-        if running:
+        thread = get_ident()
+        if thread in running:
             return forward(*args, **kwargs)
-        running = True
+        running.add(thread)
         try:
             with plain_call(model, calls, args, kwargs):
                 return forward(*args, **kwargs)
         finally:
-            running = False
+            running.discard(thread)
 
     state[_CALLED] = call
     try:

@@ -20,7 +20,7 @@ from qtune.profiler.observe import own_inputs
 from qtune.profiler.op_info import OpInfo, TensorInfo
 from qtune.profiler.profiling import ModelProfiler
 from qtune.profiler.running_info import tensors_of
-from qtune.profiler.undisturbed import undisturbed
+from qtune.profiler.undisturbed import checked_device, undisturbed
 
 IDENTITY = "identity"
 
@@ -62,7 +62,7 @@ def get_raw_features(
     seen too.
     """
     inputs = own_inputs(as_inputs(example_inputs, "get_raw_features", ArgumentError))
-    on = None if device is None else torch.device(device)
+    on = None if device is None else checked_device(device, "get_raw_features")
     args, kwargs = map_leaves((inputs.args, dict(inputs.kwargs)), lambda v: _moved(v, on))
     with tempfile.TemporaryDirectory() as folder:
         profiler = ModelProfiler(model, folder)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from qtune.errors import AnalysisError
-from qtune.ops.op_types import as_names, as_types, is_one_of, nothing_fits
+from qtune.ops.op_types import as_names, as_types, is_one_of, nearest, nothing_fits
 from qtune.profiler.histograms import FOLDER, write_histograms
 from qtune.profiler.op_files import stored_ops
 from qtune.profiler.op_info import OpInfo, TensorInfo
@@ -121,7 +121,14 @@ class OpRunningInfoManager(Mapping[str, OpRunningInfo]):
         return self
 
     def __getitem__(self, name: str) -> OpRunningInfo:
+        if name not in self:
+            near = ", ".join(key for key in nearest(str(name), list(self)) if key in self)
+            hint = f"close: {near}" if near else f"list(manager) has all {len(self)}"
+            raise KeyError(f"no operator {name!r} was seen; {hint}")
         return OpRunningInfo(self._ops[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ops
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._ops)

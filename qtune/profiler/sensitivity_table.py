@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, kind_of
 from qtune.profiler.safe_load import load_safely
 from qtune.report.files import write_text, write_with
 from qtune.report.table import text_table
@@ -109,7 +109,7 @@ class SensitivityTable:
             )
         table = load_safely(file)
         if not isinstance(table, cls):
-            raise ArgumentError(f"{file} holds a {type(table).__name__}, not a sensitivity table")
+            raise ArgumentError(f"{file} holds {kind_of(table)}, not a sensitivity table")
         return table
 
     def _index(self, name: str) -> int:

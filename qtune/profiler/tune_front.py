@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from qtune.dtype import qint16
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, kind_of
 from qtune.profiler.safe_load import load_safely
 from qtune.profiler.tuned_tables import skipped_lines
 from qtune.qconfig.sensitivity import Entry, PortRaiser, RaisedPorts, SensitiveOps
@@ -221,7 +221,7 @@ class TuneFront:
             raise FileNotFoundError(f"{path} does not exist; tune(out_dir=...) writes such files")
         front = load_safely(Path(path))
         if not isinstance(front, cls):
-            raise ArgumentError(f"{path} holds a {type(front).__name__}, not a front of tune")
+            raise ArgumentError(f"{path} holds {kind_of(front)}, not a front of tune")
         return front
 
 

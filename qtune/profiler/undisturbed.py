@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from qtune.capture.restore import randomness_kept, to_the_end
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.profiler.kept_state import buffers_kept
 from qtune.quantizers.fake_quantize import FakeQuantize
@@ -74,6 +74,20 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         to_the_end(restore)
+
+
+def checked_device(device: torch.device | str, where: str, hint: str = "") -> torch.device:
+    """``device``, if this machine has it; else ``ArgumentError``. ``hint``: what the CPU is for."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError(f"{where}: expected a device such as 'cpu', got {device!r}") from error
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found.type == "cuda" and (found.index or 0) >= count:
+        raise ArgumentError(
+            f"{where}: this machine has no device {found}; pass torch.device('cpu'){hint}"
+        )
+    return found
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from qtune.capture.members import find_submodule
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, kind_of
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat.op import QATOp
 from qtune.nn.quantized.frozen import FrozenOp
@@ -58,9 +58,7 @@ def compare_weights(
     folder = Path(out_dir or ".")
     for model in (float_model, qat_quantized_model):
         if not isinstance(model, nn.Module):
-            raise ArgumentError(
-                f"compare_weights: expected torch modules but got a {type(model).__name__}"
-            )
+            raise ArgumentError(f"compare_weights: expected torch modules but got {kind_of(model)}")
     float_model, qat_quantized_model = unwrapped(float_model), unwrapped(qat_quantized_model)
     if float_model is qat_quantized_model:
         raise ArgumentError(
@@ -86,7 +84,7 @@ def _pairs(float_model: nn.Module, model: nn.Module) -> WeightPairs:
     if not groups:
         raise ArgumentError(
             "compare_weights: expected a prepared or a converted model in the second place but got "
-            f"a {type(model).__name__} without operators of either"
+            f"{kind_of(model)} without operators of either"
         )
     before = {op.name: op for ops in operator_groups(float_model).values() for op in ops}
     pairs: WeightPairs = {}

@@ -21,6 +21,7 @@ from qtune.bpu.hbm import Hbm
 from qtune.bpu.perf import hbm_perf
 from qtune.bpu.visualize import visualize
 from qtune.capture.inputs import Inputs, as_inputs
+from qtune.capture.interface import signature_of
 from qtune.check.march import INPUT_SOURCES, camera_lines, input_sources
 from qtune.check.march import check_model as check_prepared
 from qtune.errors import ArgumentError, ConvertError
@@ -231,7 +232,30 @@ def recording_of(module: Any, example_inputs: Any, where: str) -> Recording:
         raise ArgumentError(f"{where}: {NOT_FOR_FILES}")
     if example_inputs is None:
         raise ArgumentError(f"{where}: example_inputs are needed: the inputs it was traced with")
-    return Recording(module, _inputs(example_inputs, where))
+    call = _inputs(example_inputs, where)
+    _check_call(module, call, where)
+    return Recording(module, call)
+
+
+def _check_call(module: Any, call: Inputs, where: str) -> None:
+    """``ArgumentError`` for arguments that forward does not take (a list of examples)."""
+    if isinstance(module, torch.jit.ScriptModule):
+        forward: Any = module.forward
+        names = [item.name for item in forward.schema.arguments[1:]]  # behind self
+        problem = "too many positional arguments" if len(call.args) > len(names) else ""
+        taken = f"({', '.join(names)})"
+    else:
+        signature = getattr(module, "signature", None) or signature_of(module)
+        problem, taken = "", str(signature)
+        try:
+            signature.bind(*call.args, **call.kwargs)
+        except TypeError as error:
+            problem = str(error)
+    if problem:
+        raise ArgumentError(
+            f"{where}: example_inputs are {call!r}, but forward takes {taken} ({problem}); they "
+            "are the arguments of one call, in a list or tuple; of several examples pass one"
+        )
 
 
 def _check_march(integer: HbirModule, march: March | str | None, where: str) -> None:

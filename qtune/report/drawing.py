@@ -18,13 +18,17 @@ DECADES = 14
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values from ``low`` to ``high`` onto pixels from ``start`` to ``end``."""
+    """Values from ``low`` to ``high`` onto pixels from ``start`` to ``end``.
+
+    ``whole``: they are counts, so the ticks are whole numbers.
+    """
 
     low: float
     high: float
     start: float
     end: float
     log: bool = False
+    whole: bool = False
 
     def at(self, value: float) -> float:
         """The pixel of ``value``; what lies beyond the axis comes to its end."""
@@ -38,7 +42,9 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """Round numbers on the axis: 1, 2 or 5 times a power of ten, or powers of ten."""
-        return _powers(self.low, self.high) if self.log else _steps(self.low, self.high)
+        if self.log:
+            return _powers(self.low, self.high)
+        return _steps(self.low, self.high, least=1.0 if self.whole else 0.0)
 
     def marks(self) -> list[tuple[float, str]]:
         """The ticks and their texts, in as many digits as tell them apart."""
@@ -71,10 +77,17 @@ def axis_of(
     return Axis(low, high, start, end)
 
 
-def _steps(low: float, high: float) -> list[float]:
+def count_axis(counts: Sequence[int], start: float, end: float) -> Axis:
+    """The axis of counts, from 0 on."""
+    return Axis(0, max([1, *counts]), start, end, whole=True)
+
+
+def _steps(low: float, high: float, least: float = 0.0) -> list[float]:
+    """Multiples of a round number, which is at least ``least``."""
     span = high / 6 - low / 6
     power = 10.0 ** math.floor(math.log10(span)) if span > 0 else 1.0
     step = next((n * power for n in (1, 2, 5, 10) if n * power >= span), span)
+    step = max(step, least)
     if step == 0 or not math.isfinite(step):
         return [low, high]
     first = math.ceil(low / step - 1e-9)

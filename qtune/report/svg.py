@@ -19,6 +19,7 @@ from qtune.report.drawing import (
     Canvas,
     axis_of,
     brief,
+    count_axis,
     shortened,
 )
 
@@ -42,6 +43,7 @@ def curve(
     *,
     title: str = "",
     y_label: str = "",
+    x_label: str = "",
     limit: float | None = None,
     log: bool = False,
     bad: Collection[str] = (),
@@ -54,7 +56,10 @@ def curve(
     step = max(1, math.ceil(len(labels) / MAX_TICKS))
     shown = [shortened(labels[i], NAME) for i in range(0, len(labels), step)]
     below = 16 + max((len(name) for name in shown), default=0) * 9 * LETTER
-    canvas = Canvas(WIDTH, TOP + HEIGHT + below, title)
+    named = 18 if x_label else 0
+    canvas = Canvas(WIDTH, TOP + HEIGHT + below + named, title)
+    if x_label:
+        canvas.text(LEFT, TOP + HEIGHT + below + 10, x_label)
     numbers = [v for values in series.values() for v in values if v is not None]
     if limit is not None:
         numbers.append(limit)
@@ -140,7 +145,7 @@ def histogram(
     for value in finite:
         place = (x.at(value) - x.start) / (x.end - x.start)
         counts[min(int(place * bins), bins - 1)] += 1
-    y = axis_of(counts or [1], TOP + HEIGHT, TOP, zero=True)
+    y = count_axis(counts, TOP + HEIGHT, TOP)
     _rule(canvas, y, "cases")
     for tick, text in x.marks():
         canvas.line(x.at(tick), TOP + HEIGHT, x.at(tick), TOP + HEIGHT + 4, SOFT)
@@ -174,11 +179,10 @@ def falloff(
     positive = [v for v in numbers if math.isfinite(v) and v > 0]
     canvas = Canvas(WIDTH, TOP + HEIGHT + 42, title)
     y = axis_of(positive, TOP + HEIGHT, TOP, log=True)
-    x = Axis(1, max(len(numbers), 2), LEFT + 6, WIDTH - RIGHT)
+    x = Axis(1, max(len(numbers), 2), LEFT + 6, WIDTH - RIGHT, whole=True)
     _rule(canvas, y, y_label)
     for tick in x.ticks():
-        if tick >= 1 and tick == round(tick):
-            canvas.text(x.at(tick), TOP + HEIGHT + 16, f"{tick:.0f}", anchor="middle")
+        canvas.text(x.at(tick), TOP + HEIGHT + 16, f"{tick:.0f}", anchor="middle")
     hints = [f"{i}. {name}: " for i, name in enumerate(labels, 1)]
     shown = [v if not math.isfinite(v) or v > 0 else None for v in numbers]
     places = Axis(0, max(len(numbers) - 1, 1), LEFT + 6, WIDTH - RIGHT)

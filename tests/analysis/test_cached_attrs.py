@@ -192,7 +192,7 @@ def test_what_a_model_lacks_is_named(setting: Setting) -> None:
         qa.set_bad_case(setting.frames[0], {"head.weight": torch.ones(1)})
     setting.model.head.log = object()
     setting.calib.get_submodule("head").log = object()
-    with pytest.raises(AnalysisError, match="'head.log' holds a object; it may hold tensors"):
+    with pytest.raises(AnalysisError, match="'head.log' holds an object; it may hold tensors"):
         qa.auto_find_bad_case(setting.frames, cached_attrs=("head.log",))
 
 

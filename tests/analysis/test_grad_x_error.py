@@ -257,7 +257,7 @@ def test_a_cast_to_float16_is_a_row_too() -> None:
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        ("as_float", "returned float"),
+        ("as_float", "returned a float "),
         ("as_vector", r"returned a tensor of shape \[2, 4\]; reduce it"),
         ("detached", "without a gradient to the quantized outputs"),
         ("counted", r"returned torch.int64"),

@@ -36,6 +36,14 @@ def test_bad_case_page_shows_cases_statistics_and_percentiles() -> None:
     assert "0.2500000" in html
 
 
+def test_an_output_without_a_name_is_called_the_same_everywhere() -> None:
+    report = BadCaseReport({"": {"ATOL": [(0, 0.5)]}}, {"": {"ATOL": [0.5]}}, {"ATOL": False})
+    html = badcase_page(report)
+    statistics = html[html.index("Statistics") : html.index("Distributions")]
+    assert re.search(r"<td[^>]*>the output</td>", statistics)
+    assert report.statistics()[0]["output"] == ""
+
+
 def test_compare_page_draws_each_metric_and_puts_advice_first() -> None:
     columns = (*HEAD, "COSINE", "ATOL", *TAIL)
     row = dict.fromkeys(columns, 0.5)

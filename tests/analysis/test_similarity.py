@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.ao.quantization import QuantStub
 
-from qtune.errors import AnalysisError
+from qtune.errors import AnalysisError, ArgumentError
 from qtune.quantization import FakeQuantState, convert, hbdk4, prepare, set_fake_quantize
 from qtune.utils.quant_profiler import featuremap_similarity
 
@@ -229,6 +229,8 @@ def test_other_pairs_are_refused(tmp_path: Path) -> None:
         featuremap_similarity(other, model, X, out_dir=tmp_path)
     with pytest.raises(AnalysisError, match="one device or a pair, got 3"):
         featuremap_similarity(net, model, X, devices=["cpu"] * 3, out_dir=tmp_path)
+    with pytest.raises(ArgumentError, match="featuremap_similarity: this machine has no device"):
+        featuremap_similarity(net, model, X, devices=("cpu", "cuda:99"), out_dir=tmp_path)
     calibrating = prepare(Net().eval(), X)
     set_fake_quantize(calibrating.eval(), FakeQuantState.CALIBRATION)
     with pytest.raises(AnalysisError, match="in the state CALIBRATION"):

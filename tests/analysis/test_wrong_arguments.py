@@ -46,7 +46,9 @@ def test_a_single_metric_needs_no_list(make: Make, metrics: Any) -> None:
 
 
 def test_post_process_must_be_callable(make: Make) -> None:
-    with pytest.raises(AnalysisError, match="post_process is called with the outputs .* got a int"):
+    with pytest.raises(
+        AnalysisError, match="post_process is called with the outputs .* got an int"
+    ):
         make(post_process=3)
 
 

@@ -76,7 +76,8 @@ def test_shapes_for_too_many_arguments_are_told_as_shapes(run: Run) -> None:
     assert done.err.rstrip().endswith("has x between its sizes: 1x3x8x8")
     done = run("check", "nets:make", "--random", "1x3x8x8,4", "--march", "nash-e")
     assert "1x3x8x8,4 are the shapes of 2 arguments" in done.err
-    assert "between its sizes" not in done.err and "Inputs" not in done.err
+    assert "between its sizes" not in done.err
+    assert "Inputs" not in done.err
 
 
 def test_a_file_is_a_module_once(run: Run, folder: Path) -> None:
@@ -127,12 +128,12 @@ WRONG = [
     (("nosuch:make",), "MODEL: no module 'nosuch', neither in "),
     (("nets.make",), "MODEL: expected module:name or path/to/file.py:name, such as nets.py:make"),
     (("none.py:make",), "MODEL: there is no file none.py"),
-    (("odd:number",), "MODEL: odd:number returned a int; expected a torch.nn.Module"),
+    (("odd:number",), "MODEL: odd:number returned an int; expected a torch.nn.Module"),
     (("odd:fails",), "MODEL: odd:fails raised RuntimeError: no weights (odd.py:6, in deep)"),
     (("q.bc",), "MODEL: q.bc is a .bc file; this needs the float model"),
     (("nets:make", "--data", "broken:x"), "--data: importing broken raised ModuleNotFoundError: "),
     (("nets:make", "--data", "odd:nothing"), "--data: odd:nothing gives no item"),
-    (("nets:make", "--data", "odd:number"), "--data: expected an iterable of inputs but got a int"),
+    (("nets:make", "--data", "odd:number"), "--data: expected an iterable of inputs but got an in"),
     (("nets:make", "--data", "odd:text"), "--data: batch 0: no tensor among the example inputs"),
     (("nets:make", "--data", "odd:double"), "--data: item 0 of odd:double is float64 and the mod"),
     (("nets:make", "--data", "odd:channels"), "expected input[1, 4, 8, 8] to have 3 channels"),

@@ -164,12 +164,12 @@ def test_one_number_in_any_form_is_a_value(value: Any, expected: float) -> None:
 @pytest.mark.parametrize(
     ("value", "got"),
     [
-        (None, "NoneType"),
-        ("0.5", "str"),
-        ([0.5], "list"),
-        (torch.zeros(2), r"Tensor of shape \(2,\) and dtype torch.float32"),
-        (torch.zeros(0), r"Tensor of shape \(0,\)"),
-        (torch.tensor(1j), "Tensor of shape"),
+        (None, "None"),
+        ("0.5", "a str"),
+        ([0.5], "a list"),
+        (torch.zeros(2), r"a Tensor of shape \(2,\) and dtype torch.float32"),
+        (torch.zeros(0), r"a Tensor of shape \(0,\)"),
+        (torch.tensor(1j), "a Tensor of shape"),
     ],
 )
 def test_what_is_no_number_is_refused_with_the_metrics_name(value: Any, got: str) -> None:

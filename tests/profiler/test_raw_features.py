@@ -180,8 +180,15 @@ def test_other_names_and_types_are_refused(options: dict[str, Any], text: str) -
         features(Shared().eval(), **options)
 
 
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="get_raw_features: this machine has no device cuda:99"):
+        features(Shared().eval(), device="cuda:99")
+    with pytest.raises(ArgumentError, match="expected a device such as 'cpu', got 'gpu'"):
+        features(Shared().eval(), device="gpu")
+
+
 def test_what_is_no_list_of_features_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="expected the list .* got a NoneType"):
+    with pytest.raises(ArgumentError, match="expected the list .* got None"):
         profile_featuremap(None, out_dir=tmp_path)  # type: ignore[arg-type]
     feature = dict.fromkeys(KEYS) | {"data": 3.0, "ch_axis": -1}
     with pytest.raises(ArgumentError, match="a feature lacks a tensor as data"):

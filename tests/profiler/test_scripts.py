@@ -135,6 +135,14 @@ def test_the_operator_that_changed_is_named(
     assert capsys.readouterr().out.splitlines()[-1] == "The two ScriptModules differ: head."
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_list_of_examples_is_refused(prepared: Any, tmp_path: Path, traced: bool) -> None:
+    model = convert(prepared)
+    model = torch.jit.trace(model, X) if traced else model
+    with pytest.raises(ArgumentError, match="script_profile: .*forward takes .* pass one$"):
+        script_profile(model, [X, X], tmp_path)
+
+
 def test_other_models_are_refused(prepared: Any, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="expected a model that convert made"):
         script_profile(prepared, X, tmp_path)

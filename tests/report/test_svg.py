@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qtune.report.drawing import axis_of, shortened
+from qtune.report.drawing import axis_of, count_axis, shortened
 from qtune.report.svg import RED, bars, curve, falloff, histogram, holders
 
 ODD = [1.0, None, math.nan, math.inf, -math.inf, 0.0]
@@ -122,6 +122,19 @@ def test_axes_have_round_numbers() -> None:
     axis = axis_of([0.0, 10.0], 0, 100)
     assert (axis.at(5.0), axis.at(-1.0), axis.at(11.0)) == (50, 0, 100)
     assert not axis_of([0.0, 1.0], 0, 100, log=True).log  # zero has no place on it
+
+
+def test_counts_have_whole_ticks() -> None:
+    assert count_axis([0, 1], 0, 100).ticks() == [0, 1]
+    assert count_axis([3, 2], 0, 100).ticks() == [0, 1, 2, 3]
+    assert count_axis([], 0, 100).ticks() == [0, 1]
+    assert count_axis([30], 0, 100).ticks() == [0, 5, 10, 15, 20, 25, 30]
+    assert "0.2" not in texts(histogram([3.0, 4.0, 5.0]))
+
+
+def test_a_curve_names_both_axes() -> None:
+    shown = texts(curve({"a": [1.0, 2.0]}, ["x", "y"], x_label="stubs", y_label="score"))
+    assert {"stubs", "score"} <= set(shown)
 
 
 def test_marks_of_a_narrow_axis_tell_values_apart() -> None:
