@@ -1,32 +1,36 @@
 """Gradient times error on the planted ResNet-20: cost of the whole table, and how it ranks.
 
-Run by hand, from the root of the repository: ``python -m benchmarks.bench_grad_x_error``. One
-thread. F is the CPU time of one eager float forward over the 32 evaluation samples (2 batches of
-16); a table costs the tables of both batches. *Cold* is the first one of a process, in which oneDNN
-makes its backward primitives. The rank correlation (Spearman) is that with ablation under the same
-loss, over both batches: by how far the ``qint8`` column lies from the loss of the float outputs.
+Run by hand: ``python benchmarks/bench_grad_x_error.py``. One thread. F is the CPU time of one eager
+float forward over the 32 evaluation samples (2 batches of 16); a table costs the tables of both
+batches. The first one of a process, in which oneDNN makes its backward primitives, is shown apart.
+The rank correlation (Spearman) is that with ablation under the same loss, over both batches: by how
+far the ``qint8`` column lies from the loss of the float outputs.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-import torch
-import torch.nn.functional as F
-from scipy.stats import spearmanr
-from torch import Tensor
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from qtune.analysis.grad_x_error import SCORE, grad_x_error_tables
-from qtune.analysis.sensitivity import sensitivity_tables
-from qtune.capture.inputs import Inputs
-from qtune.errors import ArgumentError
-from qtune.march import set_march
-from qtune.profiler.metric import Metric, MetricInfo
-from tests.analysis.planted import POSITIONS, Planted, planted
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from scipy.stats import spearmanr  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from qtune.analysis.grad_x_error import SCORE, grad_x_error_tables  # noqa: E402
+from qtune.analysis.sensitivity import sensitivity_tables  # noqa: E402
+from qtune.capture.inputs import Inputs  # noqa: E402
+from qtune.errors import ArgumentError  # noqa: E402
+from qtune.march import set_march  # noqa: E402
+from qtune.profiler.metric import Metric, MetricInfo  # noqa: E402
+from tests.analysis.planted import POSITIONS, Planted, planted  # noqa: E402
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "l1": lambda a, b: F.l1_loss(b, a),

@@ -94,4 +94,4 @@ def test_what_does_not_fit_is_said(run: Run) -> None:
     words = call("profile", "nets:make")
     assert run(*words, "--case", "9").err.endswith("--case: nets:batches has no item 9\n")
     assert "it needs --tensorboard" in run(*words, "--per-channel").err
-    assert "no operator is called so" in run(*words, "--prefix", "cnv").err
+    assert "no operator fits prefixes ('cnv',)" in run(*words, "--prefix", "cnv").err
