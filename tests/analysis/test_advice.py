@@ -228,4 +228,5 @@ def test_modules_in_hbir_give_advice_at_the_owner_of_a_scale() -> None:
 def test_clipped_values_are_counted_by_the_rule_of_in_range() -> None:
     value = torch.tensor([127.49, 127.51, -128.49, -128.51, 0.0])
     record = OpRecord("op", "Type", value, 1.0, "qint8")
+    # the share is a mean in float32
     assert clipped_share(value, record) == pytest.approx(2 / 5)

@@ -39,6 +39,7 @@ def test_points_beyond_the_budget_are_not_chosen(run: Run) -> None:
     assert run(*words, "--stubs", "0").json["result"]["chosen"]["ports"] == []
     done = run(*words, "--latency", "1.02x").json["result"]
     asit = done["front"]["points"][0]["latency_us"]
+    # the product is taken in another order there
     assert done["budget"]["latency_us"] == pytest.approx(1.02 * asit)
     assert done["chosen"]["latency_us"] <= 1.02 * asit
     front = run(*words, "--skip", "relu1", "--stubs", "1").json["result"]["front"]
@@ -53,6 +54,7 @@ def test_a_factor_of_the_latency_is_for_the_batch_size_of_the_data(run: Run, fol
     done = run(*words, "--latency", "1.02x")
     assert done.status == 0, done.err
     asit = done.json["result"]["front"]["points"][0]["latency_us"]
+    # the product is taken in another order there
     assert done.json["result"]["budget"]["latency_us"] == pytest.approx(1.02 * asit)
 
 

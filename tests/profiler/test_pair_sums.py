@@ -67,6 +67,7 @@ def test_what_is_not_finite_has_no_sums(bad: float, size: int) -> None:
     a, b = pair((size,))
     b[3] = bad
     assert sums_of(a, b, ALL) is None
+    # equal but for NaN, which equals nothing
     assert distance(Metric.ATOL, a, b, None) == pytest.approx(abs(bad), nan_ok=True)
 
 
@@ -74,6 +75,7 @@ def test_values_whose_squares_leave_float64_are_looked_at_again() -> None:
     a = torch.tensor([1e-200, 2e-200], dtype=torch.float64)
     b = torch.tensor([1e-200, 2.5e-200], dtype=torch.float64)
     sums = sums_of(a, b, ALL)
+    # float64: the root and the logarithm round
     assert distance(Metric.COSINE, a, b, sums) == pytest.approx(6 / math.sqrt(5 * 7.25), rel=1e-12)
     assert distance(Metric.SQNR, a, b, sums) == pytest.approx(10 * math.log10(20), rel=1e-12)
 
@@ -100,4 +102,5 @@ def test_the_layout_in_memory_plays_no_role() -> None:
     left, right = sums_of(a, b, ALL), sums_of(last, b, ALL)
     assert left is not None
     assert right is not None
+    # float64 sums in another order
     assert left.sums == pytest.approx(dict(right.sums), rel=1e-12)

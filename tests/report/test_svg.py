@@ -115,7 +115,9 @@ def test_how_many_hold_a_share_of_the_sum() -> None:
 
 
 def test_axes_have_round_numbers() -> None:
+    # multiples of 0.2 round in float64
     assert axis_of([0.0, 0.97], 0, 100, zero=True).ticks() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
+    # powers of ten round in float64
     assert axis_of([0.0013, 40.0], 0, 100, log=True).ticks() == pytest.approx(
         [0.001, 0.01, 0.1, 1.0, 10.0]
     )
