@@ -1,8 +1,7 @@
 """The files of the older toolchain, as views of the new results.
 
 Written beside the new ones once a session was used in the older way (``Session.old_style``).
-Source:
-the plugin guide, "QuantAnalysis Class".
+Source: the plugin guide, "QuantAnalysis Class".
 """
 
 from __future__ import annotations
