@@ -34,9 +34,9 @@ def test_numbers_of_a_search_are_whole_numbers(make: Make, name: str, value: Any
         make().auto_find_bad_case(X, **{name: value})
 
 
-@pytest.mark.parametrize("data", [None, 5, X[0]])
-def test_data_that_are_no_batches_are_refused(make: Make, data: Any) -> None:
-    with pytest.raises(AnalysisError, match=f"got a {type(data).__name__}; for a single input"):
+@pytest.mark.parametrize(("data", "came"), [(None, "None"), (5, "an int"), (X[0], "a Tensor")])
+def test_data_that_are_no_batches_are_refused(make: Make, data: Any, came: str) -> None:
+    with pytest.raises(AnalysisError, match=f"got {came}; for a single input"):
         make().auto_find_bad_case(data)
 
 
