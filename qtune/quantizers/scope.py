@@ -44,11 +44,11 @@ def forward_scope() -> Iterator[ForwardScope]:
         yield outer
         return
     scope = ForwardScope()
-    token = _current.set(scope)
     try:
+        _current.set(scope)  # in here, as Ctrl-C may come right behind it
         yield scope
     finally:
-        _current.reset(token)
+        _current.set(None)
     if scope.unobserved:
         raise not_calibrated(scope.unobserved)
 
