@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_qtune import options
+from pytest_qtune import options, threads
 
 if TYPE_CHECKING:
     from qtune.testing.stages import Stages
@@ -31,7 +31,7 @@ def qtune_stages(
         from pytest_qtune import cache
         from qtune.testing.stages import Stages
 
-        options.set_threads(pytestconfig)
+        threads.limit_torch(pytestconfig)
         rest.setdefault("store", cache.store(pytestconfig, tmp_path_factory))
         return Stages(factory, calibration, march=march or _march(pytestconfig), **rest)
 

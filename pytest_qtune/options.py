@@ -17,8 +17,14 @@ KINDS = {
     "switch": "no value",
     "march": "a march, such as nash-e",
     "number": "auto or a whole number from 1",
+    "update": "new, all (if no value is given), or a GLOB of test and entry names",
+    "operators": "nothing (all), or names and globs of operators with commas",
+    "count": "a whole number from 1",
+    "gates": "METRIC>=NUMBER and the like; may be given several times",
 }
 """What an option takes."""
+_VALUE_IF_NONE = {"update": "all", "operators": "*"}
+"""Kinds whose flag may stand without a value, and what it then means."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,15 @@ OPTIONS = (
     Option("cache_clear", "forget all cached artefacts first", False, kind="switch", ini=False),
     Option("march", "march for qtune_stages that name none", kind="march"),
     Option("threads", "torch threads per process; auto: cores / workers", "auto", kind="number"),
+    Option("gates", "limits on the numbers of each model, absolute or vs baseline", kind="gates"),
+    Option("update", "write baselines: only new ones, all, or those whose name fits", kind="update",
+           ini=False),
+    Option("update_in_ci", "let --qtune-update write although CI is set", False, kind="switch",
+           ini=False),
+    Option("fuzz", "fuzz operators: kernels against the reference, fake-quant against integers",
+           kind="operators", ini=False),
+    Option("fuzz_examples", "examples per fuzzed property (default: that of the profile)",
+           kind="count"),
     Option(
         "junit", "where measured numbers go in JUnit XML", "testcase",
         legal=("testcase", "suite", "none"),
@@ -94,12 +109,23 @@ def add_options(parser: pytest.Parser) -> None:
         help=QTUNE_HELP,
     )
     for option in OPTIONS:
-        if option.flag and option.kind == "switch":
-            group.addoption(option.flag_name, action="store_true", default=None, help=option.help)
-        elif option.flag:
-            group.addoption(option.flag_name, default=None, metavar="VALUE", help=option.help)
+        if option.flag:
+            group.addoption(option.flag_name, default=None, help=option.help, **_action(option))
         if option.ini:
-            parser.addini(option.ini_name, option.help, default=None)
+            kind: Any = "linelist" if option.kind == "gates" else None
+            parser.addini(option.ini_name, option.help, type=kind, default=None)
+
+
+def _action(option: Option) -> dict[str, Any]:
+    """How the flag is read."""
+    if option.kind == "switch":
+        return {"action": "store_true"}
+    if option.kind == "gates":
+        return {"action": "append", "metavar": "GATE"}
+    if option.kind in _VALUE_IF_NONE:
+        metavar = "OPS" if option.kind == "operators" else "WHICH"
+        return {"nargs": "?", "const": _VALUE_IF_NONE[option.kind], "metavar": metavar}
+    return {"metavar": "VALUE"}
 
 
 def get(config: pytest.Config, name: str) -> Any:
@@ -121,12 +147,24 @@ def check(option: Option, value: Any, source: str) -> Any:
         raise pytest.UsageError(
             f"{source}: {value!r} is not legal; choose one of: {', '.join(option.legal)}"
         )
-    if option.kind == "march":
-        return _march(value, source)
-    if option.kind == "number" and value != "auto":
+    checks = {"march": _march, "update": _no_path, "operators": _no_path}
+    if option.kind in checks:
+        return checks[option.kind](value, source)
+    if option.kind in ("number", "count") and value != option.default:
         if not str(value).isdecimal() or int(value) < 1:
             raise pytest.UsageError(f"{source}: {value!r} is not legal; give {option.legal_text}")
         return int(value)
+    return value
+
+
+def _no_path(value: str, source: str) -> str:
+    """``--qtune-fuzz tests`` reads ``tests`` as its value, which nobody means."""
+    if os.path.exists(value.partition("::")[0]) and "*" not in value:  # noqa: PTH110 - may be ""
+        flag = source.rpartition(" ")[2]
+        raise pytest.UsageError(
+            f"{source}: it took the path {value!r} for its value; write the path first "
+            f"(pytest {value} {flag}) or give a value with = ({flag}=... {value})"
+        )
     return value
 
 
@@ -144,36 +182,6 @@ def check_all(config: pytest.Config) -> None:
     """Fail at start, not in the middle of a run, on a bad value."""
     for option in OPTIONS:
         get(config, option.name)
-
-
-def runs_tests(config: pytest.Config) -> bool:
-    """Whether tests run in this process: a worker, or a run without workers."""
-    return hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
-
-
-def threads(config: pytest.Config) -> int:
-    """Torch threads for a process with tests: the option, or the cores divided by the workers."""
-    value = get(config, "threads")
-    if value != "auto":
-        return int(value)
-    worker = getattr(config, "workerinput", None)
-    if worker is not None:
-        workers = int(worker.get("workercount", 1))
-    else:
-        workers = 1 if runs_tests(config) else len(config.getoption("tx", None) or [1])
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // workers)
-
-
-def set_threads(config: pytest.Config) -> int:
-    """Let torch use the threads of this process; ``auto`` never raises what torch has."""
-    import torch
-
-    count = threads(config)
-    if get(config, "threads") == "auto":
-        count = min(count, torch.get_num_threads())
-    torch.set_num_threads(count)
-    return count
 
 
 def check_marker(item: pytest.Item, marker: pytest.Mark) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_qtune import frames, options, rerun
+from pytest_qtune import frames, junit, options, rerun, threads
 from pytest_qtune.fixtures import MARKED_MARCH, qtune_stages
 from pytest_qtune.session import QtuneSession
 
@@ -49,9 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _limit_threads(config: pytest.Config) -> None:
     """Size the thread pool that torch makes at its import; it can't be made smaller later."""
-    wanted = config.getoption("qtune") and options.runs_tests(config)
+    wanted = config.getoption("qtune") and threads.runs_tests(config)
     if wanted and "torch" not in sys.modules and _OPENMP not in os.environ:
-        config.add_cleanup(_set_variable(_OPENMP, str(options.threads(config))))
+        config.add_cleanup(_set_variable(_OPENMP, str(threads.per_process(config))))
 
 
 def _set_variable(name: str, value: str) -> Callable[[], None]:
@@ -150,18 +150,8 @@ def pytest_runtest_makereport(
         report.qtune = list(results)
         results.clear()
         if options.get(item.config, "junit") == "testcase":
-            item.user_properties += junit_properties(report.qtune)
+            item.user_properties += junit.properties(report.qtune)
             report.user_properties = list(item.user_properties)
     elif report.failed and qtune_stages.__name__ in getattr(item, "fixturenames", ()):
         report.qtune = []  # it failed before it could assert: the report names it
     return report
-
-
-def junit_properties(results: list[dict[str, Any]]) -> list[tuple[str, object]]:
-    """``qtune.<metric>`` pairs; a number keeps several assertions of one test apart."""
-    pairs: list[tuple[str, object]] = []
-    for index, result in enumerate(results):
-        prefix = "qtune." if len(results) == 1 else f"qtune.{index}."
-        pairs.append((prefix + "check", result["check"]))
-        pairs += [(prefix + key, value) for key, value in result["metrics"].items()]
-    return pairs

@@ -18,7 +18,7 @@ VARIABLE = "QTUNE_RERUN"
 WORKERINPUT = "qtune_rerun"
 FLAGS = pytest.StashKey[list[str]]()
 
-_NOT_REPEATED = frozenset({"html", "json", "cache_clear"})
+_NOT_REPEATED = frozenset({"html", "json", "cache_clear", "update", "update_in_ci", "gates"})
 _SHORT = ("-p", "-c", "-o", "-W")
 _LONG = ("--config-file", "--rootdir", "--override-ini", "--import-mode", "--pythonwarnings")
 

@@ -5,18 +5,16 @@ Modules that only a run with results or reports needs are imported where it need
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_qtune import options, rerun
+from pytest_qtune import junit, options, reports, rerun, threads
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class QtuneSession:
@@ -29,13 +27,17 @@ class QtuneSession:
         self.others: list[dict[str, str]] = []
         self.crashed: list[str] = []
         self.artefacts: dict[str, int] = {}
+        self.gates: list[dict[str, Any]] = []
+        self.baselines: list[dict[str, Any]] = []
 
     def pytest_report_header(self) -> str | None:
         """One line about march and threads, with ``--qtune`` only."""
         if not self.active:
             return None
         march = options.get(self.config, "march") or "set by the tests"
-        return f"qtune: march {march}, {options.threads(self.config)} torch thread(s) per process"
+        return (
+            f"qtune: march {march}, {threads.per_process(self.config)} torch thread(s) per process"
+        )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect what a test left on its report."""
@@ -76,27 +78,17 @@ class QtuneSession:
 
     @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
     def pytest_sessionfinish(self) -> None:
-        """Write the JSON and the page, and the suite's JUnit properties."""
-        self._junit_suite()
-        json_path, html_path = (self._path(name) for name in ("json", "html"))
-        if not (self.active or json_path or html_path):
+        """Complete the run's data, and write them wherever they were asked for."""
+        if self.config.stash.get(junit.XML, None) is not None:
+            junit.add_to_suite(self.config, self.data(), everywhere=self.active)
+        paths = reports.paths(self.config)
+        if not (self.active or paths):
             return
         from pytest_qtune import cache
 
         cache.add(self.artefacts, cache.counts(self.config))
-        if json_path or html_path:
-            self._write(json_path, html_path)
-
-    def _write(self, json_path: Path | None, html_path: Path | None) -> None:
-        from qtune.report.files import write_text
-
-        data = self.plain_data()
-        if json_path:
-            write_text(json_path, json.dumps(data, indent=1, sort_keys=True, allow_nan=False))
-        if html_path:
-            from qtune.report.run_page import run_page
-
-            write_text(html_path, run_page(data))
+        if paths:
+            reports.write(paths, self.data())
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """One table per model."""
@@ -104,9 +96,8 @@ class QtuneSession:
             from pytest_qtune import terminal
 
             terminal.write(terminalreporter, self.data())
-        for name in ("html", "json"):
-            path = self._path(name)
-            if path and self.config.getoption("verbose") >= 0:
+        if self.config.getoption("verbose") >= 0:
+            for name, path in reports.paths(self.config).items():
                 terminalreporter.write_line(f"qtune: {name} report written to {path}")
 
     def data(self) -> dict[str, Any]:
@@ -116,13 +107,15 @@ class QtuneSession:
         return {
             "schema": SCHEMA,
             "tests": sorted(self.tests, key=lambda t: str(t["nodeid"])),
+            "gates": self.gates,
+            "baselines": self.baselines,
             "totals": self._totals(),
             "other_failures": sorted(self.others, key=lambda t: t["nodeid"]),
             "crashed_workers": self.crashed,
             "artefacts": self.artefacts,
             "settings": {
                 "march": options.get(self.config, "march") or summary.marches(self.tests),
-                "threads": options.threads(self.config),
+                "threads": threads.per_process(self.config),
             },
         }
 
@@ -130,36 +123,6 @@ class QtuneSession:
         from pytest_qtune import summary
 
         return summary.totals(self.tests) | {"other_failures": len(self.others)}
-
-    def plain_data(self) -> dict[str, Any]:
-        """``data()`` with NaN and infinities as strings, for JSON."""
-        from pytest_qtune.plain import json_ready
-
-        ready = json_ready(self.data())
-        return ready if isinstance(ready, dict) else {}
-
-    def _path(self, name: str) -> Path | None:
-        """Where a report goes; relative to where pytest was called, wherever tests went since."""
-        path = options.get(self.config, name)
-        return self.config.invocation_params.dir / path if path else None
-
-    def _junit_suite(self) -> None:
-        """Run data on the suite with ``--qtune``; every metric with ``qtune_junit = suite``."""
-        from _pytest.junitxml import xml_key
-
-        xml = self.config.stash.get(xml_key, None)
-        mode = options.get(self.config, "junit")
-        if xml is None or mode == "none":
-            return
-        from pytest_qtune import summary
-
-        if self.active:
-            facts = {**self._totals(), **self.data()["settings"]}
-            for name, value in facts.items():
-                xml.add_global_property(f"qtune.{name}", value)
-        for _, result in summary.pairs(self.tests if mode == "suite" else ()):
-            for key, value in result["metrics"].items():
-                xml.add_global_property(f"qtune.{result['model']}.{result['check']}.{key}", value)
 
 
 def _error(report: pytest.TestReport | pytest.CollectReport) -> str:

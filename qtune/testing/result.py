@@ -62,7 +62,8 @@ class AssertionResult:
     what was allowed. ``metrics`` holds every scalar measured. ``parts``: what ``layers`` are:
     layers, outputs or ports. ``table`` is free text below the
     layers; ``advice`` says what to do. ``artefact`` and ``provenance``: the file of the model under
-    test, and what it was made of and with, where known.
+    test, and what it was made of and with, where known. ``baseline``: what was found before, as
+    text, where the check compares with a stored value.
     """
 
     check: str
@@ -80,6 +81,7 @@ class AssertionResult:
     advice: str = ""
     artefact: str | None = None
     provenance: Mapping[str, object] = field(default_factory=dict)
+    baseline: str = ""
 
     def __bool__(self) -> bool:
         return self.ok

@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from pytest_qtune import options
-
 CRASH = """
 import os
 from checks import check
@@ -68,10 +66,10 @@ def test_threads_are_shared_between_workers(
     pytester.makepyfile(
         """
         import os
-        from pytest_qtune import options
+        from pytest_qtune import threads
 
         def test_threads(pytestconfig):
-            assert os.environ["OMP_NUM_THREADS"] == str(options.threads(pytestconfig))
+            assert os.environ["OMP_NUM_THREADS"] == str(threads.per_process(pytestconfig))
         """
     )
     for args in (("-n2",), ("--qtune-threads=3",)):
@@ -89,4 +87,4 @@ def test_threads_per_worker(
     config = pytester.parseconfig()
     config.workerinput = {"workercount": workers}
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)), raising=False)
-    assert options.threads(config) == threads
+    assert threads.per_process(config) == threads
