@@ -1,6 +1,8 @@
 """The pytest plugin of qtune. Only the standard library and pytest are imported at load.
 
 The assertions are those of ``qtune.testing``; they are imported when first asked for.
+
+PYTEST_DONT_REWRITE: a program that imports it and then calls pytest gets no warning of it.
 """
 
 from __future__ import annotations

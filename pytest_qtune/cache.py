@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,10 +41,15 @@ def store(config: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Di
 
 
 def clear(config: pytest.Config) -> None:
-    """Forget every cached artefact (``--qtune-cache-clear``; on the controller, before workers)."""
+    """Forget every cached artefact (``--qtune-cache-clear``; on the controller, before workers).
+
+    Another run that uses them now goes on with what it has read.
+    """
     cache = getattr(config, "cache", None)
     if cache is not None:
-        shutil.rmtree(cache.mkdir(FOLDER))
+        from qtune.testing.store import remove_folder
+
+        remove_folder(Path(cache.mkdir(FOLDER)))
 
 
 def counts(config: pytest.Config) -> dict[str, int]:

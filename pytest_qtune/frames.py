@@ -69,7 +69,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _wants_all(config: pytest.Config) -> bool:
-    return bool(config.getoption("fulltrace", False)) or config.getoption("tbstyle") == "native"
+    return bool(config.getoption("fulltrace", False)) or config.getoption("tbstyle", "") == "native"
 
 
 def _folders() -> tuple[str, ...]:

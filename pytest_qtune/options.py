@@ -20,7 +20,7 @@ KINDS = {
     "update": "new, all (if no value is given), or a GLOB of test and entry names",
     "operators": "nothing (all), or names and globs of operators with commas",
     "count": "a whole number from 1",
-    "gates": "METRIC>=NUMBER and the like; may be given several times",
+    "gates": "[GLOB:] METRIC>=NUMBER [vs baseline]; may be given several times",
 }
 """What an option takes."""
 _VALUE_IF_NONE = {"update": "all", "operators": "*"}
@@ -147,7 +147,7 @@ def check(option: Option, value: Any, source: str) -> Any:
         raise pytest.UsageError(
             f"{source}: {value!r} is not legal; choose one of: {', '.join(option.legal)}"
         )
-    checks = {"march": _march, "update": _no_path, "operators": _no_path}
+    checks = {"march": _march, "update": _no_path, "operators": _no_path, "gates": _gates}
     if option.kind in checks:
         return checks[option.kind](value, source)
     if option.kind in ("number", "count") and value != option.default:
@@ -166,6 +166,12 @@ def _no_path(value: str, source: str) -> str:
             f"(pytest {value} {flag}) or give a value with = ({flag}=... {value})"
         )
     return value
+
+
+def _gates(value: Any, source: str) -> Any:
+    from pytest_qtune.gate_expression import parse_all  # only where a gate is set
+
+    return parse_all(value, source)
 
 
 def _march(value: Any, source: str) -> str:

@@ -8,19 +8,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_qtune import frames, junit, options, rerun, threads
+from pytest_qtune import baselines, frames, junit, options, rerun, threads
+from pytest_qtune.baseline_run import BaselineRun
+from pytest_qtune.baselines import qtune_baseline
 from pytest_qtune.fixtures import MARKED_MARCH, qtune_stages
 from pytest_qtune.session import QtuneSession
 
-__all__ = ["qtune_stages"]
+__all__ = ["qtune_baseline", "qtune_stages"]
 
 RESULTS = pytest.StashKey[list[Any]]()
+ATTEMPT = pytest.StashKey[int]()
 MARKER = "qtune(march=...): settings of qtune for this test; they beat flags and ini"
 SLOW_MARKER = "qtune_slow: a quantization test that takes long; deselect with -m 'not qtune_slow'"
+GATE_FILE = ".qtune.toml"
+"""As in ``qtune.testing.gatefile``, which a run without such a file does not load."""
 _OPENMP = "OMP_NUM_THREADS"
 
 
@@ -34,7 +40,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     config.addinivalue_line("markers", SLOW_MARKER)
     options.check_all(config)
+    baselines.check_update(config)
     _limit_threads(config)
+    stored = baselines.QtuneBaselines(config)
+    config.pluginmanager.register(stored, "qtune-baselines")
+    if options.get(config, "fuzz") is not None:
+        from pytest_qtune.fuzz import QtuneFuzz
+
+        config.pluginmanager.register(QtuneFuzz(config), "qtune-fuzz")
     if hasattr(config, "workerinput"):
         from pytest_qtune.worker import QtuneWorker
 
@@ -44,7 +57,17 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_qtune import cache
 
         cache.clear(config)
-    config.pluginmanager.register(QtuneSession(config), "qtune-session")
+    session = QtuneSession(config)
+    config.pluginmanager.register(session, "qtune-session")
+    config.pluginmanager.register(BaselineRun(config, session, stored), "qtune-baseline-run")
+    if config.pluginmanager.hasplugin("html") and config.getoption("htmlpath", None):
+        from pytest_qtune.html_extras import QtuneHtml
+
+        config.pluginmanager.register(QtuneHtml(config), "qtune-html")
+    if session.active and options.get(config, "gates"):
+        from pytest_qtune.gates import QtuneGates
+
+        config.pluginmanager.register(QtuneGates(config, session), "qtune-gates")
 
 
 def _limit_threads(config: pytest.Config) -> None:
@@ -66,6 +89,16 @@ def _set_variable(name: str, value: str) -> Callable[[], None]:
             os.environ[name] = before
 
     return restore
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Gate files, wherever tests are looked for."""
+    if not file_path.name.endswith(GATE_FILE):
+        return None
+    from pytest_qtune.gate_files import GateFileNode
+
+    made: pytest.Collector = GateFileNode.from_parent(parent, path=file_path)
+    return made
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -100,20 +133,28 @@ def _marked(item: pytest.Item) -> Generator[None, Any, Any]:
         del item.config.stash[MARKED_MARCH]
 
 
+def _count_attempt(item: pytest.Item) -> None:
+    """A test that another plugin runs again leaves the numbers of its last attempt only."""
+    attempt = item.stash.get(ATTEMPT, 0) + 1
+    item.stash[ATTEMPT] = attempt
+    if attempt > 1:
+        item.stash[RESULTS] = []
+        junit.forget(item)
+
+
 def _collect(item: pytest.Item) -> None:
     """Keep what the assertions of this phase found; what can't be reported fails the test."""
     record = sys.modules.get("qtune.testing.record")
     if record is not None:
-        from pytest_qtune.plain import to_plain
+        from pytest_qtune.collecting import collect
 
-        where = f"result of {item.nodeid}"
-        found = [to_plain(result.to_dict(), where) for result in record.drain()]
-        item.stash.setdefault(RESULTS, []).extend(found)
+        collect(item, record.drain(), item.stash.setdefault(RESULTS, []))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Collect after the fixtures."""
+    _count_attempt(item)
     try:
         return (yield)
     finally:
@@ -145,13 +186,30 @@ def pytest_runtest_makereport(
     """Move what was collected onto the report and its JUnit properties; shorten the traceback."""
     frames.shorten(item.config, call.excinfo)
     report = yield
+    _identify(item, report)
+    if report.failed and call.excinfo is not None and hasattr(call.excinfo.value, "qtune_snippet"):
+        report.longrepr = str(call.excinfo.value)  # without pytest's margin the script can be run
     results = item.stash.get(RESULTS, None)
     if results:
         report.qtune = list(results)
         results.clear()
-        if options.get(item.config, "junit") == "testcase":
-            item.user_properties += junit.properties(report.qtune)
-            report.user_properties = list(item.user_properties)
-    elif report.failed and qtune_stages.__name__ in getattr(item, "fixturenames", ()):
+        junit.attach(item, report, report.qtune)
+    elif report.failed and _uses_stages(item):
         report.qtune = []  # it failed before it could assert: the report names it
     return report
+
+
+def _uses_stages(item: pytest.Item) -> bool:
+    """Whether a test is about a quantized model."""
+    names = getattr(item, "fixturenames", ())
+    return qtune_stages.__name__ in names or item.path.name.endswith(GATE_FILE)
+
+
+def _identify(item: pytest.Item, report: Any) -> None:
+    """Say what the report's own id doesn't: the test's id without xdist's group, the attempt."""
+    if (plain := rerun.test_id(item)) != report.nodeid:
+        report.qtune_id = plain
+    if (attempt := item.stash.get(ATTEMPT, 1)) > 1:
+        report.qtune_attempt = attempt
+    if report.failed:
+        report.qtune_rerun = rerun.command(item)

@@ -22,6 +22,7 @@ def paths(config: pytest.Config) -> dict[str, Path]:
 
 def write(targets: Mapping[str, Path], data: Mapping[str, Any]) -> None:
     """Write the reports that were asked for; NaN and infinities become strings."""
+    from pytest_qtune import summary
     from pytest_qtune.plain import json_ready
     from qtune.report.files import write_text
 
@@ -32,4 +33,4 @@ def write(targets: Mapping[str, Path], data: Mapping[str, Any]) -> None:
     if "html" in targets:
         from qtune.report.run_page import run_page
 
-        write_text(targets["html"], run_page(ready))
+        write_text(targets["html"], run_page(ready, mark=summary.mark, rank=summary.rank))

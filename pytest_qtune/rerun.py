@@ -45,7 +45,7 @@ def flags(config: pytest.Config) -> list[str]:
 
 def node_id(item: pytest.Item) -> str:
     """The item's id as the command line takes it: relative to where pytest was called."""
-    whole = _without_group(item.nodeid)
+    whole = test_id(item)
     path, _, rest = whole.partition("::")
     absolute = item.config.rootpath / path
     if not absolute.exists():
@@ -54,13 +54,10 @@ def node_id(item: pytest.Item) -> str:
     return f"{relative}::{rest}" if rest else relative
 
 
-def _without_group(nodeid: str) -> str:
-    """xdist's loadgroup appends ``@group`` behind the parameters."""
-    head, bracket, tail = nodeid.rpartition("]")
-    if bracket:
-        return head + bracket
-    path, colons, name = tail.rpartition("::")
-    return path + colons + name.partition("@")[0]
+def test_id(item: pytest.Item) -> str:
+    """The item's id in every mode of xdist: loadgroup appends ``@group`` to ``item.nodeid``."""
+    plain = f"{item.parent.nodeid}::{item.name}" if item.parent else item.nodeid
+    return plain if item.nodeid.startswith(plain + "@") else item.nodeid
 
 
 def _of_qtune(config: pytest.Config) -> Iterator[str]:

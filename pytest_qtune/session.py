@@ -5,11 +5,12 @@ Modules that only a run with results or reports needs are imported where it need
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_qtune import junit, options, reports, rerun, threads
+from pytest_qtune import junit, options, partial, processes, reports, rerun, threads
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -24,11 +25,14 @@ class QtuneSession:
         self.config = config
         self.active = bool(config.getoption("qtune"))
         self.tests: list[dict[str, Any]] = []
+        self._attempts: dict[str, int] = {}
         self.others: list[dict[str, str]] = []
         self.crashed: list[str] = []
         self.artefacts: dict[str, int] = {}
         self.gates: list[dict[str, Any]] = []
         self.baselines: list[dict[str, Any]] = []
+        self.processes = processes.Processes()
+        self.deselected = 0
 
     def pytest_report_header(self) -> str | None:
         """One line about march and threads, with ``--qtune`` only."""
@@ -41,21 +45,43 @@ class QtuneSession:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect what a test left on its report."""
+        if hasattr(report, "qtune_gate"):
+            self._add_gate(report)
+            return
         results = getattr(report, "qtune", None)
+        nodeid = getattr(report, "qtune_id", report.nodeid)
+        self._forget_earlier_attempts(nodeid, getattr(report, "qtune_attempt", 1))
+        self.processes.add_report(nodeid, report)
         if report.failed and (results is None or (results and all(r["ok"] for r in results))):
-            self.others.append({"nodeid": report.nodeid, "error": _error(report)})
+            self.others.append({"nodeid": nodeid, "error": _error(report)})
         if results is None:
             return
         entry = {
-            "nodeid": report.nodeid,
+            "nodeid": nodeid,
             "when": report.when,
             "outcome": report.outcome,
             "error": _error(report),
+            "rerun": getattr(report, "qtune_rerun", ""),
             "results": results,
         }
         if hasattr(report, "wasxfail"):
             entry["outcome"] = "xfailed" if report.skipped else "xpassed"
         self.tests.append(entry)
+
+    def _add_gate(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self.gates.append(report.qtune_gate)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Count what ``-k`` and other plugins leave out: it decides whether a run is complete."""
+        self.deselected += len(items)
+
+    def _forget_earlier_attempts(self, nodeid: str, attempt: int) -> None:
+        """A test that is run again (pytest-rerunfailures) counts by its last attempt."""
+        if attempt > self._attempts.get(nodeid, 1):
+            self._attempts[nodeid] = attempt
+            self.tests = [test for test in self.tests if test["nodeid"] != nodeid]
+            self.others = [test for test in self.others if test["nodeid"] != nodeid]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that can't be collected is a failure of the run too."""
@@ -72,7 +98,10 @@ class QtuneSession:
         """Add up the cache counts; list a crashed worker, the rest of the run still counts."""
         from pytest_qtune import cache
 
-        cache.add(self.artefacts, getattr(node, "workeroutput", {}).get(cache.OUTPUT, {}))
+        output = getattr(node, "workeroutput", {})
+        cache.add(self.artefacts, output.get(cache.OUTPUT, {}))
+        self.deselected = max(self.deselected, output.get(partial.OUTPUT, 0))  # each sees all
+        self.processes.add_worker(node, error)
         if error:
             self.crashed.append(f"{node.gateway.id}: {error}")
 
@@ -92,7 +121,7 @@ class QtuneSession:
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """One table per model."""
-        if self.active and (self.tests or self.crashed):
+        if self.active and (self.tests or self.crashed or self.gates):
             from pytest_qtune import terminal
 
             terminal.write(terminalreporter, self.data())
@@ -106,6 +135,8 @@ class QtuneSession:
 
         return {
             "schema": SCHEMA,
+            "qtune": _version(),
+            "run": self.processes.data(self.config, (str(t["nodeid"]) for t in self.tests)),
             "tests": sorted(self.tests, key=lambda t: str(t["nodeid"])),
             "gates": self.gates,
             "baselines": self.baselines,
@@ -122,7 +153,17 @@ class QtuneSession:
     def _totals(self) -> dict[str, int]:
         from pytest_qtune import summary
 
-        return summary.totals(self.tests) | {"other_failures": len(self.others)}
+        return summary.totals(self.tests, self.gates) | {"other_failures": len(self.others)}
+
+
+def _version() -> str:
+    """The installed version; qtune itself may not be loaded in this process."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("qtune")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return ""
 
 
 def _error(report: pytest.TestReport | pytest.CollectReport) -> str:

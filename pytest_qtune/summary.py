@@ -1,11 +1,16 @@
-"""A run in numbers: checks, models, failures; shared by terminal, JUnit, JSON and HTML."""
+"""A run in numbers: checks, models, gates, failures; shared by terminal, JUnit, JSON and HTML."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+OK, FAIL, CAUGHT = "ok", "FAIL", "caught"
+"""How a check ended: well; it failed and its test with it; it failed, which its test expected."""
+_ORDER = {FAIL: 0, CAUGHT: 1, OK: 2}
 
 
 def pairs(tests: Iterable[Mapping[str, Any]]) -> Iterator[Pair]:
@@ -23,20 +28,50 @@ def failed(test: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
 def mark(test: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """``ok``, ``FAIL``, or ``caught``: it failed, which its test expected."""
     if result["ok"]:
-        return "ok"
-    return "FAIL" if failed(test, result) else "caught"
+        return OK
+    return FAIL if failed(test, result) else CAUGHT
 
 
-def totals(tests: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Counts of checks by outcome, of models, and of tests that failed without a check."""
-    listed = list(tests)
+def rank(marked: str, result: Mapping[str, Any]) -> tuple[int, float]:
+    """Sort key, worst first: failures, then by the distance from the limit.
+
+    The distance is relative to the limit (absolute where that is 0): beyond it for a failure,
+    what is left of it for a check that holds. What has no limit to compare with comes last.
+    """
+    limits, metrics = result["limits"], result["metrics"]
+    bound, value = (found.get(next(iter(limits), "")) for found in (limits, metrics))
+    if value == "NaN":  # as JSON holds it
+        value = math.nan
+    bound, value = _number(bound), _number(value)
+    if bound is None or value is None:
+        return _ORDER[marked], math.inf if marked == OK else 0.0
+    if math.isnan(value):
+        return _ORDER[marked], -math.inf
+    distance = abs(value - bound) / (abs(bound) or 1.0)
+    return _ORDER[marked], distance if marked == OK else -distance
+
+
+def _number(value: Any) -> float | None:
+    """A number, also as JSON's text for one that is not finite; ``None`` for all else."""
+    known = isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity")
+    return float(value) if known else None
+
+
+def totals(
+    tests: Iterable[Mapping[str, Any]], gates: Iterable[Mapping[str, Any]] = ()
+) -> dict[str, int]:
+    """Counts of checks by outcome, of models, of tests that failed without a check, of gates."""
+    listed, outcomes = list(tests), [gate["outcome"] for gate in gates]
     marks = [mark(test, result) for test, result in pairs(listed)]
     return {
         "checks": len(marks),
         "models": len({result["model"] for _, result in pairs(listed)}),
-        "failed": marks.count("FAIL"),
-        "caught": marks.count("caught"),
+        "failed": marks.count(FAIL),
+        "caught": marks.count(CAUGHT),
         "errors": sum(not test["results"] for test in listed),
+        "gates": len(outcomes),
+        "gates_failed": outcomes.count("failed"),
+        "gates_skipped": outcomes.count("skipped"),
     }
 
 
@@ -58,4 +93,8 @@ def line(counts: Mapping[str, int]) -> str:
         text += f", {counts['errors']} test(s) failed without a check"
     if counts.get("other_failures"):
         text += f", {counts['other_failures']} other test(s) failed"
+    if counts["gates"]:
+        text += f"; {counts['gates']} gate(s), {counts['gates_failed']} failed"
+    if counts["gates_skipped"]:
+        text += f", {counts['gates_skipped']} skipped"
     return text

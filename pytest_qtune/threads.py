@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import pytest
 
@@ -23,9 +24,15 @@ def per_process(config: pytest.Config) -> int:
     if worker is not None:
         workers = int(worker.get("workercount", 1))
     else:
-        workers = 1 if runs_tests(config) else len(config.getoption("tx", None) or [1])
+        workers = 1 if runs_tests(config) else _count(config.getoption("tx", None) or ["popen"])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, (cores or 1) // workers)
+
+
+def _count(specs: Sequence[str]) -> int:
+    """How many workers xdist's ``--tx`` asks for: ``2*popen`` are two."""
+    heads = [spec.partition("*")[0] for spec in specs]
+    return sum(int(head) if head.isdecimal() else 1 for head in heads)
 
 
 def limit_torch(config: pytest.Config) -> int:

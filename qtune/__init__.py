@@ -3,6 +3,8 @@
 The names follow the toolchain: ``set_march``, ``get_march``, ``March``, ``qint8`` and so on live
 here, everything else in ``qtune.quantization``, ``qtune.profiler``, ``qtune.bpu.compiler``. These
 packages and ``Inputs`` are loaded when first asked for; ``import qtune`` alone loads no torch.
+
+PYTEST_DONT_REWRITE: a program that imports qtune and then calls pytest gets no warning of it.
 """
 
 from __future__ import annotations

@@ -71,6 +71,10 @@ class AnalysisError(QtuneError, ValueError):
     """An analysis was asked for something that its inputs don't allow."""
 
 
+class BaselineError(QtuneError, ValueError):
+    """A file of baselines is damaged, too new, or can't be written."""
+
+
 def kind_of(value: object) -> str:
     """What a message calls ``value``.
 

@@ -103,13 +103,27 @@ def _verdict(module: HbirModule, march: March) -> tuple[list[str], list[dict[str
 
 def on_the_cpu(items: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A line for each operator that runs on the CPU without lying outside the quantized part."""
-    seen: set[str] = set()
+    for name, reason in cpu_operators(items).items():
+        if not is_outside(reason):
+            yield f"{name}: it runs on the CPU: {reason}"
+
+
+def cpu_operators(items: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Operators on the CPU by the advice records of ``convert``, each with the reason.
+
+    Not the borders between float and integers.
+    """
+    found: dict[str, str] = {}
     for item in items:
-        reason = item["choice_reason"]
-        counts = item["backend"] == CPU and not is_border(item["op"])
-        if counts and reason not in (OUTSIDE, OUTSIDE_STUBS) and item["loc"] not in seen:
-            seen.add(item["loc"])
-            yield f"{item['loc']}: it runs on the CPU: {reason}"
+        on_cpu = item["backend"] == CPU and not is_border(item["op"])
+        if on_cpu and is_outside(found.get(item["loc"], OUTSIDE)):
+            found[item["loc"]] = item["choice_reason"]
+    return found
+
+
+def is_outside(reason: str) -> bool:
+    """Whether an operator is on the CPU only because it lies outside of the quantized part."""
+    return reason in (OUTSIDE, OUTSIDE_STUBS)
 
 
 def input_sources(given: str | Sequence[str], count: int, where: str) -> list[str]:

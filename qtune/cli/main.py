@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from qtune.cli.commands import COMMANDS, Command
-from qtune.cli.failure import one_line
 from qtune.cli.outcome import INTERRUPTED, WRONG_INPUT, InputError, Outcome, plain
 from qtune.cli.results import result_file
 from qtune.cli.usage import Parser, UsageError
 from qtune.report.files import check_folder, write_text
+from qtune.testing.failure import one_line
 from qtune.version import __version__
 
 _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}

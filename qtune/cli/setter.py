@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qtune.cli.outcome import InputError
-from qtune.cli.sources import called, load_object
+from qtune.cli.sources import load_setter
 from qtune.dtype import qint16
 from qtune.errors import kind_of
 from qtune.qconfig.plan import OpView
@@ -56,9 +56,7 @@ def setter_of(args: argparse.Namespace) -> Any:
         return QconfigSetter(_reference(args.observer), [*default_setter().templates, *later])
     if args.observer is not None:
         raise InputError("--observer: --qconfig says already which observers to use")
-    given = load_object(args.qconfig, "--qconfig")
-    if callable(given) and not isinstance(given, QConfig) and not hasattr(given, "settings"):
-        given = called(given, args.qconfig, "--qconfig")
+    given = load_setter(args.qconfig, "--qconfig")
     if not later:
         return given
     if not isinstance(given, QconfigSetter):

@@ -11,7 +11,6 @@ from typing import Any
 
 from qtune.analysis.tune import FILE, tune
 from qtune.analysis.tune_costs import latency_us
-from qtune.cli.failure import one_line
 from qtune.cli.metrics import measured, ranking_metric
 from qtune.cli.models import Session, session
 from qtune.cli.outcome import Gate, InputError, Outcome
@@ -20,6 +19,7 @@ from qtune.errors import kind_of
 from qtune.prepare.rundir import write_dtypes
 from qtune.profiler.tune_front import Budget, TuneFront, TunePoint
 from qtune.testing.arguments import check_prepared
+from qtune.testing.failure import one_line
 from qtune.testing.limits import Limit
 
 METRIC = "L1"

@@ -12,6 +12,7 @@ RED = "#b3261e"
 COLORS = ("#1f5fa8", "#c4561b", "#2d7d46", "#7a4ca0", "#8a6d00", "#b3224b", "#3d7f8f")
 LETTER = 0.56
 """Width of an average letter, in font sizes."""
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 DECADES = 14
 """A logarithmic axis shows at most so many powers of ten below its largest value."""
 
@@ -110,6 +111,17 @@ def brief(value: float) -> str:
     return f"{value:.4g}"
 
 
+def readable(text: str) -> str:
+    """``text`` for a page: control characters as their symbols, lone surrogates as escapes.
+
+    >>> readable("a\\x1b[31m"), readable("line\\n")
+    ('a␛[31m', 'line\\n')
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def shortened(name: str, most: int) -> str:
     """``name`` in at most ``most`` letters: the middle goes, as the ends tell operators apart.
 
@@ -123,16 +135,24 @@ def shortened(name: str, most: int) -> str:
 
 
 class Canvas:
-    """Collects the elements of one picture; text in it is escaped."""
+    """Collects the elements of one picture; text in it is escaped.
 
-    def __init__(self, width: float, height: float, title: str = "") -> None:
+    ``title`` is written on top; ``name`` (by default the title) and ``desc`` are for those who
+    can't see it.
+    """
+
+    def __init__(
+        self, width: float, height: float, title: str = "", *, name: str = "", desc: str = ""
+    ) -> None:
         self.width = width
         self.height = height
-        label = f' aria-label="{escape(title)}"' if title else ""
         self._parts = [
-            f'<svg viewBox="0 0 {width:g} {height:g}" role="img"{label} '
+            f'<svg viewBox="0 0 {width:g} {height:g}" role="img" '
             'font-family="system-ui, sans-serif" font-size="11">'
         ]
+        for tag, text in (("title", name or title), ("desc", desc)):
+            if text:
+                self._parts.append(f"<{tag}>{_text(text)}</{tag}>")
         if title:
             self.text(0, 14, title, size=13, color=INK, bold=True)
 
@@ -157,7 +177,7 @@ class Canvas:
         extra = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
         extra += ' font-weight="600"' if bold else ""
         extra += ' paint-order="stroke" stroke="#fff" stroke-width="4"' if over else ""
-        inside = escape(text) + (f"<title>{escape(hint)}</title>" if hint else "")
+        inside = _text(text) + (f"<title>{_text(hint)}</title>" if hint else "")
         self._parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size:g}" '
             f'fill="{color}"{extra}>{inside}</text>'
@@ -185,7 +205,7 @@ class Canvas:
         """A point that says ``hint`` on hovering."""
         self._parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{color}">'
-            f"<title>{escape(hint)}</title></circle>"
+            f"<title>{_text(hint)}</title></circle>"
         )
 
     def bar(self, x: float, y: float, size: tuple[float, float], color: str, hint: str) -> None:
@@ -193,9 +213,13 @@ class Canvas:
         width, height = size
         self._parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" '
-            f'height="{max(height, 0):.1f}" fill="{color}"><title>{escape(hint)}</title></rect>'
+            f'height="{max(height, 0):.1f}" fill="{color}"><title>{_text(hint)}</title></rect>'
         )
 
     def svg(self) -> str:
         """The picture."""
         return "".join([*self._parts, "</svg>"])
+
+
+def _text(text: str) -> str:
+    return escape(readable(text))

@@ -12,6 +12,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from qtune.report.drawing import readable
+
 DIGITS = 7
 """Significant digits of numbers in tables."""
 MOST_ROWS = 2500
@@ -24,8 +26,9 @@ class Table:
 
     ``bad`` names a bool key that marks a row red. ``numeric`` columns are aligned right, those of
     ``wrap`` may break lines. The texts of the column ``status`` (ok, FAIL, caught) become badges,
-    those of ``link`` lead to the section of that title. ``pinned``: the first column stays in view
-    when the table is moved sideways. ``most``: rows beyond so many are left out, which is said.
+    those of ``link`` lead to the section of that title, or of the anchor in ``targets``.
+    ``pinned``: the first column stays in view when the table is moved sideways. ``most``: rows
+    beyond so many are left out, which is said; ``rest`` says who has them.
     """
 
     columns: Sequence[str]
@@ -38,6 +41,8 @@ class Table:
     wrap: Sequence[str] = ()
     pinned: bool = False
     most: int = MOST_ROWS
+    rest: str = "the text files have all"
+    targets: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shown(self) -> Sequence[Mapping[str, Any]]:
@@ -49,17 +54,8 @@ class Table:
         """The caption, and how many rows there are where not all are shown."""
         if len(self.rows) <= self.most:
             return self.caption
-        cut = f"the first {self.most} of {len(self.rows)} rows; the text files have all"
+        cut = f"the first {self.most} of {len(self.rows)} rows; {self.rest}"
         return f"{self.caption} ({cut})" if self.caption else cut.capitalize()
-
-
-@dataclass(frozen=True, slots=True)
-class Chip:
-    """A small coloured label: ``kind`` decides the colour, ``hint`` is shown on hovering."""
-
-    text: str
-    kind: str
-    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +68,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A headed part of a page: text paragraphs, chips, tables, and ready SVG pictures.
+    """A headed part of a page: text paragraphs, facts, tables, and ready SVG pictures.
 
-    ``collapsed``: ``None`` for a plain section; else it folds (without a script), at first closed
-    or open.
+    ``facts`` are (label, text) pairs whose text is to be copied: a command, a path. ``collapsed``:
+    ``None`` for a plain section; else it folds (without a script), at first closed or open.
+    ``sections`` may hold ready ``fragment``s. ``status``: a badge before the title. ``anchor``:
+    where links find it, if not by its title.
     """
 
     title: str
@@ -83,10 +81,12 @@ class Section:
     tables: Sequence[Table] = ()
     pictures: Sequence[str] = ()
     preformatted: Sequence[str] = ()
-    sections: Sequence[Section] = field(default_factory=tuple)
-    chips: Sequence[Chip] = ()
+    sections: Sequence[Section | Markup] = field(default_factory=tuple)
     collapsed: bool | None = None
     links: Sequence[Link] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    status: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,14 @@ class Tile:
 
 def render(
     title: str,
-    sections: Sequence[Section],
+    sections: Sequence[Section | Markup],
     *,
     subtitle: str = "",
     sortable: bool = False,
     tiles: Sequence[Tile] = (),
+    note: str = "",
 ) -> str:
-    """Return the page as text.
+    """Return the page as text; ``note`` is a paragraph below the tiles.
 
     ``sortable`` adds a small script with which a click on a column head sorts (and again in the
     other direction), and long tables can be searched; the page is complete without it. Empty cells
@@ -114,13 +115,30 @@ def render(
     """
     template = _environment().get_template("page.html")
     return template.render(
-        title=title, subtitle=subtitle, sections=sections, sortable=sortable, tiles=tiles
+        title=title,
+        subtitle=subtitle,
+        sections=sections,
+        sortable=sortable,
+        tiles=tiles,
+        note=note,
     )
+
+
+def fragment(section: Section, level: int = 2) -> Markup:
+    """A section as it will be on the page, so that its size is known; ``level`` of its heading."""
+    module: Any = _environment().get_template("parts.html").module
+    return Markup(module.render_section(section, level))
 
 
 def anchor(title: str) -> str:
     """The fragment that leads to the section ``title``."""
     return "s-" + re.sub(r"[^\w.-]+", "-", title)
+
+
+def breakable(text: str) -> Markup:
+    """A path or command that may break behind its slashes and colons, also without a style."""
+    ready = str(escape(readable(text)))
+    return Markup(ready.replace("/", "/<wbr>").replace("::", "::<wbr>"))
 
 
 def cell_text(value: Any) -> str:
@@ -132,7 +150,7 @@ def cell_text(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, float):
-        return str(value)
+        return readable(str(value))
     if math.isnan(value):
         return "NaN"
     return f"{value:#.{DIGITS}g}" if value != 0 else "0"
@@ -153,7 +171,8 @@ def _cell(table: Table, column: str, value: Any) -> str:
     if column == table.status and value:
         text = f'<span class="badge {escape(str(value).lower())}">{text}</span>'
     elif column == table.link and value:
-        text = f'<a href="#{escape(anchor(str(value)))}">{text}</a>'
+        target = table.targets.get(str(value)) or anchor(str(value))
+        text = f'<a href="#{escape(target)}">{text}</a>'
     elif is_odd(value):
         text = f'<b class="odd">{text}</b>'
     if column in table.numeric:
@@ -169,8 +188,10 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        finalize=lambda value: readable(value) if type(value) is str else value,
     )
     environment.globals["cells"] = _cells
     environment.filters["anchor"] = anchor
+    environment.filters["breakable"] = breakable
     environment.filters["picture"] = Markup  # our own SVG, text in it is escaped by the drawer
     return environment

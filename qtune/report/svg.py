@@ -23,13 +23,16 @@ from qtune.report.drawing import (
     shortened,
 )
 
-__all__ = ["COLORS", "RED", "bars", "curve", "falloff", "histogram"]
+__all__ = ["COLORS", "RED", "bars", "curve", "falloff", "histogram", "strip"]
 
 WIDTH = 900.0
 LEFT, RIGHT, TOP = 74.0, 14.0, 34.0
 HEIGHT = 210.0
 MAX_TICKS = 60
 MAX_DOTS = 150
+BRIEF_TICKS, BRIEF_DOTS = 24, 20
+CELLS = 100
+"""Operators with a box of their own in a strip; with more, neighbours of one kind share a box."""
 NAME = 34
 """Letters of a name below a curve."""
 BAR_NAME = 44
@@ -47,17 +50,22 @@ def curve(
     limit: float | None = None,
     log: bool = False,
     bad: Collection[str] = (),
+    desc: str = "",
+    brief: bool = False,
 ) -> str:
     """One line per series over the layers ``labels`` in order of execution.
 
     Layers whose name is in ``bad`` are marked red, and so are NaN and infinities, at the top.
-    ``log``: a logarithmic axis, where all values are positive.
+    ``log``: a logarithmic axis, where all values are positive. ``desc``: what one sees on it, in
+    words. ``brief``: fewer names and dots, for a picture of a few kilobytes.
     """
-    step = max(1, math.ceil(len(labels) / MAX_TICKS))
+    most_ticks, most_dots = (BRIEF_TICKS, BRIEF_DOTS) if brief else (MAX_TICKS, MAX_DOTS)
+    step = max(1, math.ceil(len(labels) / most_ticks))
     shown = [shortened(labels[i], NAME) for i in range(0, len(labels), step)]
     below = 16 + max((len(name) for name in shown), default=0) * 9 * LETTER
     named = 18 if x_label else 0
-    canvas = Canvas(WIDTH, TOP + HEIGHT + below + named, title)
+    height = TOP + HEIGHT + below + named
+    canvas = Canvas(WIDTH, height, title, name=title or y_label, desc=desc)
     if x_label:
         canvas.text(LEFT, TOP + HEIGHT + below + 10, x_label)
     numbers = [v for values in series.values() for v in values if v is not None]
@@ -73,7 +81,8 @@ def curve(
         )
     for index, (name, values) in enumerate(series.items()):
         color = COLORS[index % len(COLORS)]
-        _series(canvas, (x, y), values, [f"{label}: " for label in labels], color, labels, bad)
+        hints = [f"{label}: " for label in labels]
+        _series(canvas, (x, y), values, hints, color, labels, bad, most_dots)
         if len(series) > 1:
             canvas.text(LEFT + 130 * index, TOP - 6, name, color=color, bold=True)
     if limit is not None:
@@ -90,6 +99,7 @@ def bars(
     x_label: str = "",
     limit: float | None = None,
     bad: Collection[str] | None = None,
+    desc: str = "",
 ) -> str:
     """Horizontal bars, in the order given (the first on top), each with its value.
 
@@ -107,7 +117,7 @@ def bars(
     left = 12 + max((len(name) for name in names), default=4) * 11 * LETTER
     row, top = 17.0, TOP - 8
     height = top + row * max(len(names), 1)
-    canvas = Canvas(WIDTH, height + 36, title)
+    canvas = Canvas(WIDTH, height + 36, title, name=title or x_label, desc=desc)
     ends = [*finite.values(), *([] if limit is None else [limit])]
     x = axis_of(ends or [1.0], left, WIDTH - 78, zero=True)
     for tick, text in x.marks():
@@ -165,6 +175,37 @@ def histogram(
             taken = here
     canvas.text(LEFT, TOP + HEIGHT + 34, x_label)
     return canvas.svg()
+
+
+def strip(
+    kinds: Mapping[str, str], colors: Mapping[str, str], *, name: str = "", desc: str = ""
+) -> str:
+    """What kind each operator is of, as coloured boxes in order of execution, with a legend.
+
+    ``kinds``: kind by operator; ``colors``: a colour for each kind, in the legend's order.
+    """
+    canvas = Canvas(WIDTH, 66, name=name, desc=desc)
+    step, place = WIDTH / max(len(kinds), 1), 0.0
+    for kind, names in _boxes(kinds):
+        hint = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}, {len(names)} operators"
+        gap = 1.0 if step > 4 else 0.0
+        width = step * len(names) - gap
+        canvas.bar(place, 2, (width, 30), colors[kind], f"{hint}: {kind}")
+        place += step * len(names)
+    here = 0.0
+    for kind, color in colors.items():
+        canvas.bar(here, 44, (12, 12), color, kind)
+        canvas.text(here + 17, 54, kind, size=12)
+        here += 40 + len(kind) * 12 * LETTER
+    return canvas.svg()
+
+
+def _boxes(kinds: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """(kind, operators) of each box of a strip."""
+    if len(kinds) <= CELLS:
+        return [(kind, [name]) for name, kind in kinds.items()]
+    runs = groupby(kinds.items(), key=lambda item: item[1])
+    return [(kind, [name for name, _ in run]) for kind, run in runs]
 
 
 def falloff(
@@ -229,13 +270,14 @@ def _series(
     color: str,
     labels: Sequence[str],
     bad: Collection[str],
+    most_dots: int = MAX_DOTS,
 ) -> None:
     """A line with gaps where there is no value, and dots."""
     x, y = axes
     known = [(i, v) for i, v in enumerate(values) if v is not None and math.isfinite(v)]
     for _, run in groupby(enumerate(known), key=lambda item: item[1][0] - item[0]):
         canvas.path([(x.at(i), y.at(v)) for _, (i, v) in run], color)
-    largest = {i for i, _ in sorted(known, key=lambda item: -abs(item[1]))[:MAX_DOTS]}
+    largest = {i for i, _ in sorted(known, key=lambda item: -abs(item[1]))[:most_dots]}
     for place, value in known:
         is_bad = place < len(labels) and labels[place] in bad
         if is_bad or place in largest:

@@ -10,12 +10,21 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "assert_accuracy_drop_below": "accuracy",
     "assert_bit_exact": "bit_exact",
+    "assert_close": "close",
     "output_hash": "bit_exact",
+    "fuzz": "fuzzing.decorator",
     "assert_consistency": "consistency",
+    "assert_latency_below": "latency",
     "assert_no_shared_ops": "structure",
     "assert_no_unfused": "structure",
+    "assert_no_saturation": "saturation",
+    "assert_on_bpu": "on_bpu",
+    "assert_qconfig": "qconfig",
+    "assert_scale_in": "scales",
     "assert_sensitivity_below": "sensitivity",
+    "BatchedModule": "batched",
     "Stages": "stages",
     "DirectoryStore": "store",
     "AssertionResult": "result",

@@ -22,6 +22,7 @@ from qtune.testing.running import Chunk, chunks, comparing, observations, output
 from qtune.testing.steps import steps_result
 
 _CHECK = "assert_consistency"
+_MOST_CHUNKS = 4  # all operators' results on them are in memory at a time
 ADVICE = (
     "Look at the first bad layer: its range, its scale, and whether calibration saw such data; "
     "raise it to qint16 or give it a fixed scale."
@@ -52,6 +53,7 @@ def assert_consistency(
     for its producers, differs from the baseline's result by at most so many output scales (1: the
     published bar of the chip). The other limits compare outputs end to end, or with ``per_layer``
     every operator's result. Outputs without a scale are compared by metrics only, and named.
+    Where outputs are too far off, the message has the operators as well.
     ``inputs``: a tensor, a tuple of arguments, ``qtune.Inputs``, or a list of these; the batch size
     may differ from the exported one. Raises ``AssertionError`` with the result as
     ``.qtune_result``, ``ArgumentError`` for models that can't be compared.
@@ -81,11 +83,12 @@ def assert_consistency(
         if limits:
             if per_layer:
                 pairs, note = _layer_pairs(baseline, other, parts)
-                kind = "each operator"
+                found = replace(_by_metrics(limits, pairs, origin), table=note)
             else:
-                pairs, note = list(_output_pairs(baseline, other, parts)), ""
-                kind = "the outputs"
-            results.append(replace(_by_metrics(limits, pairs, kind, origin), table=note))
+                found = _by_metrics(limits, list(_output_pairs(baseline, other, parts)), origin)
+            if not (found.ok or per_layer):
+                found = _down_to_layers(found, limits, baseline, other, parts, origin)
+            results.append(found)
     return conclude_all(results)
 
 
@@ -152,9 +155,8 @@ def _joined(name: str, pairs: Sequence[_Pair]) -> _Pair:
     return _Pair(name, values, others, pairs[0].record)
 
 
-def _by_metrics(
-    limits: Sequence[Limit], pairs: Sequence[_Pair], kind: str, origin: Origin
-) -> AssertionResult:
+def _by_metrics(limits: Sequence[Limit], pairs: Sequence[_Pair], origin: Origin) -> AssertionResult:
+    """The worst of ``pairs`` by each limit; the first limit that is broken decides."""
     if not any(pair.baseline.numel() for pair in pairs):
         raise ArgumentError(f"{_CHECK}: there is nothing to compare: no output holds an element")
     values = {
@@ -171,18 +173,52 @@ def _by_metrics(
         model=origin.model,
         ok=not broken,
         where=pairs[index].name,
-        got=f"{decides.metric} {_text(deciding[index])}",
+        got=decides.shown(deciding[index]),
         limit=str(decides),
         metrics={limit.key: values[limit.key][worst[limit.key]] for limit in limits},
         limits={limit.key: limit.bound for limit in (decides, *limits)},
         layers=origin.located(
             [_layer(pair, decides, v) for pair, v in zip(pairs, deciding, strict=True)]
         ),
-        measured=f"{decides.metric} of {kind}",
+        measured=f"{decides.metric} of {'the outputs' if end_to_end else 'each operator'}",
         parts=OUTPUTS if end_to_end else LAYERS,
         advice=(END_TO_END_ADVICE if end_to_end else ADVICE) if broken else "",
         artefact=origin.artefact,
         provenance=origin.provenance,
+    )
+
+
+def _down_to_layers(
+    found: AssertionResult,
+    limits: Sequence[Limit],
+    baseline: Model,
+    other: Model,
+    parts: Sequence[Chunk],
+    origin: Origin,
+) -> AssertionResult:
+    """Outputs that are too far off, with the operators in which the error grows beyond the limit.
+
+    Where operators can't be compared, or none is beyond it, ``found`` as it is.
+    """
+    decides = next(limit for limit in limits if not limit.holds(found.metrics[limit.key]))
+    looked_at = parts[:_MOST_CHUNKS]
+    try:
+        pairs, _ = _layer_pairs(baseline, other, looked_at)
+        inside = _by_metrics([decides], pairs, origin)
+    except Exception as error:  # noqa: BLE001 - looking deeper must not hide what was found
+        return replace(found, table=f"operators can't be compared: {error}")
+    if inside.ok:
+        return found
+    lines = ["beyond the limit:", *(f"  {bad.line()}" for bad in found.layers if not bad.ok)]
+    if len(parts) > len(looked_at):
+        lines.append(f"operators: on the first {len(looked_at)} of {len(parts)} batches")
+    return replace(
+        found,
+        layers=inside.layers,
+        measured=inside.measured,
+        parts=LAYERS,
+        table="\n".join(lines),
+        advice=ADVICE,
     )
 
 
@@ -194,7 +230,3 @@ def _layer(pair: _Pair, limit: Limit, value: float | None) -> LayerResult:
     shares = code_shares(pair.baseline, pair.other, scale, dtype)
     badness = limit.metric.badness(value)
     return LayerResult(pair.name, value, limit.holds(value), badness, shape, dtype, scale, *shares)
-
-
-def _text(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.5g}"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.testing.arguments import check_limit
+
+
+_ALL_DIGITS = 17
+"""So many tell one float64 from any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,25 @@ class Limit:
         """Index of the worst value."""
         return max(range(len(values)), key=lambda i: self.metric.badness(values[i]))
 
+    def shown(self, value: float | None) -> str:
+        """``value`` in a headline: ``COSINE 0.98``, with the digits that the bound asks for."""
+        return f"{self.metric} {'n/a' if value is None else telling(value, self.holds)}"
+
     def __str__(self) -> str:
         return f"{'>=' if self.metric.ascending else '<='} {shortest(self.bound)}"
+
+
+def telling(value: float, holds: Callable[[float], bool], digits: int = 5) -> str:
+    """``value`` in ``digits`` digits, or in as many more as a broken bound takes to look broken.
+
+    >>> telling(1.0000004, lambda v: v <= 1), telling(0.25, lambda v: v <= 1)
+    ('1.0000004', '0.25')
+    """
+    for count in range(digits, _ALL_DIGITS):
+        text = f"{value:.{count}g}"
+        if holds(float(text)) == holds(value):
+            return text
+    return repr(float(value))
 
 
 def shortest(value: float) -> str:

@@ -24,10 +24,11 @@ class Origin:
 
     def located(self, layers: Sequence[LayerResult]) -> list[LayerResult]:
         """``layers`` with the line of the model's code that each operator or port comes from."""
-        return [
-            replace(layer, source=self.sources.get(layer.name.partition(" ")[0], ""))
-            for layer in layers
-        ]
+        return [replace(layer, source=layer.source or self._source(layer.name)) for layer in layers]
+
+    def _source(self, name: str) -> str:
+        operator = name if name in self.sources else name.rpartition(" ")[0]
+        return self.sources.get(operator, "")
 
 
 def mark(model: M, origin: Origin) -> M:
@@ -53,4 +54,6 @@ def sources_of(model: Any) -> dict[str, str]:
     for node, op in operators():
         source = str(node.meta.get("source") or "")
         found.setdefault(op.name, {}).update({source: None} if source else {})
+    for item in getattr(model, "float_ops", ()):
+        found.setdefault(item.name, {}).update({item.source: None} if item.source else {})
     return {name: ", ".join(lines) for name, lines in found.items()}

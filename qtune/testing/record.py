@@ -7,7 +7,8 @@ A registry, light enough to import without torch: the plugin looks for this modu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from qtune.testing.result import AssertionResult
 
@@ -38,3 +39,15 @@ def drain() -> list[AssertionResult]:
     found = list(_results)
     _results.clear()
     return found
+
+
+@contextmanager
+def kept_apart() -> Iterator[list[AssertionResult]]:
+    """Results that are concluded within the block go to the list, not to the record."""
+    before = drain()
+    found: list[AssertionResult] = []
+    try:
+        yield found
+    finally:
+        found += drain()
+        _results.extend(before)

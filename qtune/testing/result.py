@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shlex
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 HEADLINE_COLUMNS = 80
 WORST_LAYERS = 5
-LAYERS, OUTPUTS, PORTS = "layers", "outputs", "ports"
+LAYERS, OUTPUTS, PORTS, PATTERNS = "layers", "outputs", "ports", "patterns"
+_IN_ORDER = {LAYERS: "layer", PORTS: "port", PATTERNS: "pattern"}
+"""What runs one behind the other, so that there is a first bad one."""
 RERUN_VARIABLE = "QTUNE_RERUN"
 """Environment variable of the pytest plugin: id of the current test, tab, the command to run it."""
 
@@ -26,6 +30,7 @@ class LayerResult:
     ``value``: what was measured; ``badness``: larger is worse. ``differing`` and ``saturated``:
     shares (0 to 1) of the codes. ``scale`` is ``None`` for float results, ``shape`` where the
     check looked at no tensor. ``source``: the line of the model's code, such as ``net.py:12``.
+    ``found``: what was found, in words, where ``value`` does not say it.
     """
 
     name: str
@@ -38,11 +43,12 @@ class LayerResult:
     differing: float | None = None
     saturated: float | None = None
     source: str = ""
+    found: str = ""
 
     def line(self) -> str:
         """One line for a failure message."""
         place = f" ({self.source})" if self.source else ""
-        parts = [f"{self.name}{place}: {_number(self.value)}", self.dtype]
+        parts = [f"{self.name}{place}: {self.found or _number(self.value)}", self.dtype]
         if self.shape is not None:
             parts.append(f"shape {tuple(self.shape)}")
         if self.scale is not None:
@@ -51,7 +57,7 @@ class LayerResult:
             parts.append(f"{self.differing:.2%} of the codes differ")
         if self.saturated is not None:
             parts.append(f"{self.saturated:.2%} saturated")
-        return ", ".join(part for part in parts if part)
+        return printable(", ".join(part for part in parts if part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class AssertionResult:
 
     ``where`` is the layer or output that decided, ``got`` and ``limit`` what was found there and
     what was allowed. ``metrics`` holds every scalar measured. ``parts``: what ``layers`` are:
-    layers, outputs or ports. ``table`` is free text below the
+    layers, outputs, ports or patterns (of several operators). ``table`` is free text below the
     layers; ``advice`` says what to do. ``artefact`` and ``provenance``: the file of the model under
     test, and what it was made of and with, where known. ``baseline``: what was found before, as
     text, where the check compares with a stored value.
@@ -96,24 +102,26 @@ class AssertionResult:
     @property
     def headline(self) -> str:
         """The first line: where, got, limit; at most 80 columns."""
-        tail = f": got {self.got}, limit {self.limit}"
+        tail = printable(f": got {self.got}, limit {self.limit}")
         head = f"{self.check}: " if self.where else self.check
-        room = HEADLINE_COLUMNS - len(head) - len(tail)
-        where = self.where
-        if len(where) > room:  # the end of a path says more than its beginning
-            where = "..." + where[-(room - 3) :] if room > 3 else ""
-        return (head + where + tail)[:HEADLINE_COLUMNS]
+        where = printable(self.where)
+        room = HEADLINE_COLUMNS - columns(head) - columns(tail)
+        if columns(where) > room:  # the end of a path says more than its beginning
+            end = _last_columns(where, room - 3)
+            head, where = (head, f"...{end}") if end else (self.check, "")
+        return _first_columns(head + where + tail, HEADLINE_COLUMNS)
 
     def message(self) -> str:
         """The whole text of a failure."""
-        lines = [self.headline, f"model: {self.model}"]
+        lines = [self.headline, f"model: {printable(self.model)}"]
         bad = [layer for layer in self.layers if not layer.ok]
         if bad:
-            worst = sorted(bad, key=lambda layer: -layer.badness)[:WORST_LAYERS]
+            worst = sorted(bad, key=_worst_first)[:WORST_LAYERS]
             lines.append(f"worst of {len(bad)} bad {self.parts} ({self.measured}):")
             lines += [f"  {layer.line()}" for layer in worst]
-        if bad and self.parts == LAYERS:
-            lines.append(f"first bad layer in order of execution: {bad[0].line()}")
+        if bad and self.parts in _IN_ORDER:
+            one = _IN_ORDER[self.parts]
+            lines.append(f"first bad {one} in order of execution: {bad[0].line()}")
         lines += [text for text in (self.table, self.advice) if text]
         if self.artefact:
             lines.append(f"artefact: {self.artefact}")
@@ -148,6 +156,44 @@ def rerun_command() -> str | None:
     if current and test == current:  # else it is that of a pytest outside of this one
         return command
     return f"pytest {shlex.quote(current)}" if current else None
+
+
+def printable(text: str) -> str:
+    """``text`` in one line: control characters and what no encoding has are written as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def columns(text: str) -> int:
+    """Columns of a terminal that ``text`` takes: wide characters two, accents that combine none.
+
+    >>> columns("conv"), columns("\u5377\u79ef"), columns("e\u0301")
+    (4, 4, 1)
+    """
+    return sum(map(_width, text))
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _first_columns(text: str, room: int) -> str:
+    taken = 0
+    for index, character in enumerate(text):
+        taken += _width(character)
+        if taken > room:
+            return text[:index]
+    return text
+
+
+def _last_columns(text: str, room: int) -> str:
+    return _first_columns(text[::-1], room)[::-1] if room > 0 else ""
+
+
+def _worst_first(layer: LayerResult) -> tuple[bool, float]:
+    """NaN is worse than any number."""
+    return not math.isnan(layer.badness), -layer.badness
 
 
 def _number(value: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qtune.bpu.hbm import Program
 from qtune.capture.inputs import Inputs, as_example_list
 from qtune.capture.structure import flatten, flatten_named, unflatten
 from qtune.errors import ArgumentError
@@ -36,14 +37,14 @@ class Chunk:
         return value[: self.rows]
 
 
-def chunks(models: Sequence[Model], inputs: Any) -> list[Chunk]:
+def chunks(models: Sequence[Model | Program], inputs: Any) -> list[Chunk]:
     """The inputs in batches that fit.
 
-    HBIR modules have the batch size of their export, but those whose batch is open. Where all
-    tensors of an item share another one, it is split, and the last part filled up with copies of
-    its last row.
+    HBIR modules and programs have the batch size of their export, but those whose batch is open.
+    Where all tensors of an item share another one, it is split, and the last part filled up with
+    copies of its last row.
     """
-    sizes = {size for m in models if isinstance(m, HbirModule) and (size := _batch_of(m))}
+    sizes = {size for m in models if not isinstance(m, nn.Module) and (size := _batch_of(m))}
     if len(sizes) > 1:
         raise ArgumentError(f"the modules were exported for different batch sizes: {sorted(sizes)}")
     items = as_example_list(inputs, "inputs", ArgumentError)
@@ -53,7 +54,7 @@ def chunks(models: Sequence[Model], inputs: Any) -> list[Chunk]:
     return [chunk for item in items for chunk in _split(item, size)]
 
 
-def _batch_of(module: HbirModule) -> int | None:
+def _batch_of(module: HbirModule | Program) -> int | None:
     if module[0].open_batch:
         return None
     first = {item.shape[0] for item in module[0].inputs if item.shape}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
+from qtune.analysis.ablation import Port, all_ports
 from qtune.analysis.sensitivity import sensitivity_tables
 from qtune.capture.inputs import Inputs, as_example_list
 from qtune.errors import ArgumentError
 from qtune.nn.prepared import PreparedModel
-from qtune.nn.qat import iter_stubs
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.testing.arguments import check_limit, check_prepared
+from qtune.testing.clipping import clipping
 from qtune.testing.limits import Limit
 from qtune.testing.origin import origin_of
 from qtune.testing.port_advice import port_advice
@@ -47,11 +49,7 @@ def assert_sensitivity_below(
     worst = _worst_scores(prepared, inputs, chosen, output)
     if not worst:
         raise ArgumentError(f"{_CHECK}: the model has no fake-quantize to judge")
-    scales = _scales(prepared)
-    layers = [
-        _layer(port, bound, value, dtype, scales.get(port))
-        for port, (value, dtype, _) in worst.items()
-    ]
+    layers = _layers(prepared, worst, bound, inputs)
     top = max(layers, key=lambda layer: layer.badness)
     advice = "" if top.ok else port_advice(prepared, top.name, bound, worst[top.name][2], output)
     origin = origin_of(model, name)
@@ -61,7 +59,7 @@ def assert_sensitivity_below(
             model=origin.model,
             ok=all(layer.ok for layer in layers),
             where=top.name,
-            got=f"{chosen.name} {top.value:.5g}" if top.value is not None else "n/a",
+            got=bound.shown(top.value),
             limit=str(bound),
             metrics={f"sensitivity_{chosen.name.lower()}": top.value},
             limits={chosen.name: bound.bound},
@@ -92,17 +90,25 @@ def _worst_scores(
     return worst
 
 
-def _scales(model: PreparedModel) -> dict[str, float]:
-    """The scale of every port that has one for the whole tensor."""
-    return {
-        f"{op} {kind}": float(quantizer.scale.detach())
-        for op, kind, quantizer in iter_stubs(model)
-        if quantizer.scale.numel() == 1
-    }
-
-
-def _layer(
-    port: str, limit: Limit, value: float | None, dtype: str, scale: float | None
-) -> LayerResult:
-    badness = limit.metric.badness(value)
-    return LayerResult(port, value, limit.holds(value), badness, dtype=dtype, scale=scale)
+def _layers(
+    model: PreparedModel,
+    worst: Mapping[str, tuple[float | None, str, Inputs]],
+    limit: Limit,
+    inputs: Any,
+) -> list[LayerResult]:
+    """Every port with what its values look like on all inputs, in order of execution."""
+    ports = {port.name: port for port in all_ports(model)}
+    tallies = clipping(
+        model, list(ports.values()), as_example_list(inputs, "inputs", ArgumentError)
+    )
+    layers = []
+    for name in (name for name in ports if name in worst):
+        value, dtype, _ = worst[name]
+        port, tally, scale = ports[name], tallies[name], None
+        if isinstance(port, Port) and port.fake_quantize.scale.numel() == 1:
+            scale = float(port.fake_quantize.scale.detach())
+        badness, ok = limit.metric.badness(value), limit.holds(value)
+        layers.append(
+            LayerResult(name, value, ok, badness, tally.shape, dtype, scale, saturated=tally.share)
+        )
+    return layers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import platform
 import random
 import shutil
@@ -29,6 +30,7 @@ from qtune.march import as_march, march
 from qtune.nn.float_mode import undone_on_error
 from qtune.nn.prepared import PreparedModel
 from qtune.prepare.rundir import run_files_in, write_run_files
+from qtune.qconfig.plan import OpQuantPlan, PortPlan
 from qtune.quantization import FakeQuantState, PrepareMethod, prepare, set_fake_quantize
 from qtune.quantization.hbdk4 import export, pre_export
 from qtune.report.progress import progress
@@ -156,6 +158,7 @@ class Stages:
         return {
             "model": self.name,
             "content": self._prepared[1],
+            "qconfig": self._qconfig_digest(),
             "march": self.march,
             "method": str(self._method),
             "qat_mode": str(modes.get_qat_mode()),
@@ -170,6 +173,12 @@ class Stages:
             "onnx_ir": version("onnx-ir"),
             **cpu_provenance(),
         }
+
+    def _qconfig_digest(self) -> str:
+        """What every operator was to get: the same rules, said in another way, are the same."""
+        resolution = self.prepared.resolution
+        plans = {} if resolution is None else resolution.plans
+        return digest({name: _without_rules(plan) for name, plan in plans.items()})
 
     @cached_property
     def calib(self) -> nn.Module:
@@ -214,19 +223,22 @@ class Stages:
 
     @cached_property
     def hbm(self) -> compiler.Hbm:
-        """The compiled program. Without a store on disk it lies in a temporary folder."""
-        path = self.store.path(self.key, "model.hbm")
-        if path is None:
+        """The compiled program; in a temporary folder where the store can't keep it."""
+        def compile_aside() -> compiler.Hbm:
             folder = tempfile.mkdtemp(prefix="qtune-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             made = compiler.compile(self.quantized_bc, Path(folder) / "model.hbm", self.march)
             return cast(compiler.Hbm, made)  # what the suffix .hbm gives
 
-        def compile_to(_: object, partial: Path) -> object:
-            return compiler.compile(self.quantized_bc, partial, self.march)
+        def save(made: compiler.Hbm, partial: Path) -> object:
+            return shutil.copyfile(made.path, partial)
 
-        found = self.store.get(self.key, path.name, lambda: None, compile_to, compiler.Hbm)
-        return compiler.Hbm(path) if found is None else found
+        def load(path: Path) -> compiler.Hbm:
+            return compiler.Hbm(path, self.march)
+
+        made = self.store.get(self.key, "model.hbm", compile_aside, save, load)
+        kept = self.store.path(self.key, "model.hbm")
+        return made if kept is None or not kept.exists() else load(kept)
 
     def _module(self, name: str, build: Callable[[], HbirModule]) -> HbirModule:
         with march(self.march):
@@ -238,6 +250,18 @@ class Stages:
         where = None if path is None else str(path)
         sources = sources_of(self._prepared[0])
         return mark(model, Origin(self.name, where, self.provenance, sources))
+
+
+def _without_rules(plan: OpQuantPlan) -> OpQuantPlan:
+    """What an operator gets, not who said so."""
+
+    def bare(port: PortPlan | None) -> PortPlan | None:
+        return None if port is None else dataclasses.replace(port, rule="")
+
+    inputs = {index: dataclasses.replace(port, rule="") for index, port in plan.inputs.items()}
+    return dataclasses.replace(
+        plan, output=bare(plan.output), weight=bare(plan.weight), inputs=inputs
+    )
 
 
 def _load_state(path: Path) -> dict[str, Tensor]:

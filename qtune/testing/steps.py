@@ -10,11 +10,15 @@ from qtune.hbir.feeding import bind_call
 from qtune.hbir.module import HbirModule
 from qtune.profiler.observe import Model
 from qtune.testing.codes import code_shares
-from qtune.testing.limits import shortest
+from qtune.testing.limits import shortest, telling
 from qtune.testing.origin import Origin
 from qtune.testing.result import AssertionResult, LayerResult
 from qtune.testing.running import Chunk, observations
 
+_CLIPPED = (
+    "No code differs from the nearest one: the baseline's values lie beyond the range. Calibrate "
+    "with data like these, or set a larger threshold."
+)
 _ADVICE = (
     "The integer operator strays from its fake-quant model: a defect, or a march rule; compare it "
     "alone with module[0].extract_operator(name)."
@@ -42,7 +46,7 @@ def steps_result(
         model=origin.model,
         ok=worst.ok,
         where=worst.name,
-        got=f"{worst.value:g} steps",
+        got=f"{telling(worst.badness, lambda steps: steps <= bound)} steps",
         limit=f"<= {shortest(bound)}",
         metrics={
             "max_qscale_diff": worst.value,
@@ -52,7 +56,7 @@ def steps_result(
         layers=origin.located(layers),
         measured="steps on the same input",
         table=_not_counted(module, {layer.name for layer in layers}),
-        advice="" if worst.ok else _ADVICE,
+        advice="" if worst.ok else _ADVICE if worst.differing else _CLIPPED,
         artefact=origin.artefact,
         provenance=origin.provenance,
     )

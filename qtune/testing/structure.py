@@ -13,7 +13,7 @@ from qtune.nn.qat.op import QATOp
 from qtune.testing.arguments import check_prepared
 from qtune.testing.origin import origin_of
 from qtune.testing.record import conclude
-from qtune.testing.result import AssertionResult, LayerResult
+from qtune.testing.result import PATTERNS, AssertionResult, LayerResult
 
 
 def assert_no_shared_ops(
@@ -73,8 +73,10 @@ def assert_no_unfused(
     prepared = check_prepared("assert_no_unfused", model)
     if inputs is not None:
         check_qat_model(prepared, inputs)
-    found = prepared.unfused
-    lines = [f"{' + '.join(item.names)}: {item.reason}" for item in found]
+    place = {op: index for index, op in enumerate(prepared.calls())}
+    found = sorted(
+        prepared.unfused, key=lambda item: min(place.get(op, len(place)) for op in item.names)
+    )
     origin = origin_of(model, name)
     return conclude(
         AssertionResult(
@@ -86,7 +88,19 @@ def assert_no_unfused(
             limit="0 unfused",
             metrics={"unfused_patterns": len(found)},
             limits={"unfused_patterns": 0},
-            table="\n".join(lines),
+            layers=[
+                LayerResult(
+                    " + ".join(item.names),
+                    None,
+                    False,
+                    float(len(item.names)),
+                    source=origin.sources.get(item.names[0], ""),
+                    found=item.reason,
+                )
+                for item in found
+            ],
+            measured="not fused",
+            parts=PATTERNS,
             advice="Use the result of each of them once, and each module once." if found else "",
             artefact=origin.artefact,
             provenance=origin.provenance,

@@ -15,7 +15,8 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    return [code for name, code in found if name == language]
 
 
 def test_code_blocks_run(pytester: pytest.Pytester) -> None:
@@ -23,7 +24,7 @@ def test_code_blocks_run(pytester: pytest.Pytester) -> None:
         name, _, code = block.partition("\n")
         (pytester.path / name.removeprefix("# ")).write_text(code)
     result = pytester.runpytest("--qtune", "--junitxml=junit.xml", "--qtune-html=qtune.html")
-    result.assert_outcomes(passed=6)
+    assert result.parseoutcomes().keys() - {"warnings"} == {"passed"}
     assert {"junit.xml", "qtune.html"} <= {path.name for path in pytester.path.iterdir()}
 
 
@@ -34,7 +35,6 @@ def test_option_table_is_the_one_of_the_code() -> None:
 
 def test_every_assertion_is_described() -> None:
     names = [name for name in qtune.testing.__all__ if name.startswith("assert_")]
-    assert len(names) == 5
     for name in names:
         assert f"**`{name}(" in TEXT
 

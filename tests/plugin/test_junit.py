@@ -7,6 +7,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 
+GATES = ("--qtune-gates=atol<=0.4", "--qtune-gates=atol>=0.1", "--qtune-gates=top1>=1")
+
+
 def properties(project: pytest.Pytester, *args: str) -> dict[str, dict[str, str]]:
     project.runpytest("--junitxml=junit.xml", *args)
     suite = next(ET.parse(project.path / "junit.xml").getroot().iter("testsuite"))
@@ -17,7 +20,9 @@ def properties(project: pytest.Pytester, *args: str) -> dict[str, dict[str, str]
 
 def _pairs(element: ET.Element) -> dict[str, str]:
     block = element.find("properties")
-    return {p.get("name", ""): p.get("value", "") for p in (block if block is not None else ())}
+    pairs = [(p.get("name", ""), p.get("value", "")) for p in (() if block is None else block)]
+    assert len(dict(pairs)) == len(pairs), f"a name stands twice: {pairs}"
+    return dict(pairs)
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -67,6 +72,9 @@ def test_run_data_is_on_the_suite_with_the_flag(project: pytest.Pytester) -> Non
         "qtune.failed": "1",
         "qtune.caught": "0",
         "qtune.errors": "0",
+        "qtune.gates": "0",
+        "qtune.gates_failed": "0",
+        "qtune.gates_skipped": "0",
         "qtune.other_failures": "0",
         "qtune.march": "nash-e",
         "qtune.threads": "1",
@@ -94,8 +102,12 @@ def test_assertions_of_fixtures_belong_to_their_test(pytester: pytest.Pytester) 
         """
     )
     found = properties(pytester)
-    assert found["test_first"]["qtune.v"] == "1"
-    assert found["test_first"]["qtune.w"] == "2"
+    assert found["test_first"] == {
+        "qtune.0.check": "before",
+        "qtune.0.v": "1",
+        "qtune.1.check": "after",
+        "qtune.1.w": "2",
+    }
     assert found["test_second"] == {}
 
 
@@ -116,3 +128,60 @@ def test_march_given_in_the_tests_is_that_of_the_models(pytester: pytest.Pyteste
 
 def test_march_that_nobody_names_is_set_by_the_tests(project: pytest.Pytester) -> None:
     assert properties(project, "--qtune")["suite"]["qtune.march"] == "set by the tests"
+
+
+def test_test_case_of_a_gate_has_what_it_compared(project: pytest.Pytester) -> None:
+    found = properties(project, "--qtune", *GATES)
+    assert found["net[atol <= 0.4]"] == {
+        "qtune.gate.expression": "atol<=0.4",
+        "qtune.gate.value": "0.5",
+        "qtune.gate.limit": "<= 0.4",
+    }
+    assert found["*[top1]"] == {
+        "qtune.gate.expression": "top1>=1",
+        "qtune.gate.limit": ">= 1",
+    }
+    assert found["suite"]["qtune.gates_failed"] == "2"
+
+
+def test_suite_mode_tells_equal_checks_and_gates_apart(project: pytest.Pytester) -> None:
+    found = properties(project, "--qtune", "--qtune-junit=suite", *GATES)
+    assert found["net[atol <= 0.4]"] == {}
+    numbers = {k: v for k, v in found["suite"].items() if "atol" in k or "top1" in k}
+    assert numbers == {
+        "qtune.net.consistency.atol": "0.5",
+        "qtune.net.consistency.atol#2": "0.5",
+        "qtune.gate.*.top1": "n/a",
+        "qtune.gate.net.atol": "0.5",
+        "qtune.gate.net.atol#2": "0.5",
+    }
+
+
+def test_metric_that_is_called_like_a_property_of_ours_keeps_both(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        from qtune.testing.record import conclude
+        from qtune.testing.result import AssertionResult
+
+        def test_one():
+            conclude(AssertionResult("a", "m", True, "x", "1", "2", {"check": 7}))
+        """
+    )
+    assert properties(pytester)["test_one"] == {"qtune.check": "a", "qtune.check#2": "7"}
+
+
+def test_properties_of_others_stay(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from qtune.testing.record import conclude
+        from qtune.testing.result import AssertionResult
+
+        def test_one(request):
+            request.node.user_properties.append(("mine", 1))
+            conclude(AssertionResult("a", "m", True, "x", "1", "2", {"v": None}))
+        """
+    )
+    found = properties(pytester)["test_one"]
+    assert found == {"mine": "1", "qtune.check": "a", "qtune.v": "n/a"}

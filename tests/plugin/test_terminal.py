@@ -119,3 +119,120 @@ def test_a_file_that_cannot_be_collected_is_counted(project: pytest.Pytester) ->
     data = json.loads((project.path / "q.json").read_text())
     assert data["totals"]["other_failures"] == 1
     assert "nothing_of_this_name" in data["other_failures"][0]["error"]
+
+
+def lines_of(result: pytest.RunResult, title: str) -> list[str]:
+    """The lines of one table."""
+    start = result.outlines.index(f"{title}:") + 1
+    return [line for line in result.outlines[start:] if line.startswith("  ")]
+
+
+def test_worst_first_by_distance_from_the_limit(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_net="""
+        import pytest
+        from checks import check
+
+        @pytest.mark.parametrize("atol", [0.1, 0.29])
+        def test_good(atol):
+            check(True, atol=atol)
+
+        @pytest.mark.parametrize("atol", [0.31, 3.0, float("nan")])
+        def test_bad(atol):
+            check(False, atol=atol)
+        """
+    )
+    table = lines_of(project.runpytest("--qtune"), "net")
+    assert [line.split()[-1] for line in table[1:6]] == [
+        "test_bad[nan]",
+        "test_bad[3.0]",
+        "test_bad[0.31]",
+        "test_good[0.29]",
+        "test_good[0.1]",
+    ]
+
+
+BASELINE = """
+    from qtune.testing.record import conclude
+    from qtune.testing.result import AssertionResult
+
+    def test_one():
+        conclude(AssertionResult("baseline", "m", True, "x", "31.2", "drop <= 0.5", baseline=BASE))
+        conclude(AssertionResult("consistency", "m", True, "x", "1", "2"))
+"""
+
+
+def test_column_of_baselines_only_where_one_is_known(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(BASELINE.replace("BASE", "'31.5'"))
+    head, first, second = lines_of(pytester.runpytest("--qtune"), "m")[:3]
+    assert head.split() == ["check", "where", "got", "limit", "baseline", "test"]
+    assert "31.5" in first
+    assert first.index("31.5") == head.index("baseline")
+    assert "consistency" in second
+    pytester.makepyfile(BASELINE.replace("BASE", "''"))
+    head = lines_of(pytester.runpytest("--qtune"), "m")[0]
+    assert head.split() == ["check", "where", "got", "limit", "test"]
+
+
+LONG = """
+    from checks import check
+
+    def test_a_name_that_is_so_long_that_no_terminal_of_eighty_columns_has_room_for_it():
+        check(True, got="0.123456", model="卷积" * 30)
+"""
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_wide_names_are_cut_at_the_width_of_the_terminal(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    project.makepyfile(test_net=LONG)
+    monkeypatch.setenv("COLUMNS", str(width))
+    (table,) = [
+        line for line in project.runpytest("--qtune").outlines if line.startswith("  ok")
+    ]
+    assert len(table) <= width
+    assert "0.123456" in table
+    assert table.endswith("om_for_it")
+    assert "test_" in table
+
+
+def test_names_are_whole_where_there_is_no_terminal(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.makepyfile(test_net=LONG)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    project.runpytest("--qtune").stdout.fnmatch_lines(["*eighty_columns_has_room_for_it"])
+
+
+def test_control_characters_of_a_name_stay_in_their_line(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_net="""
+        from checks import check
+
+        def test_odd():
+            check(True, model="a\\nb\\x1b[31m")
+        """
+    )
+    result = project.runpytest("--qtune")
+    result.stdout.fnmatch_lines(["a\\nb\\x1b[[]31m:"])
+
+
+def test_colours_follow_pytest(project: pytest.Pytester) -> None:
+    result = project.runpytest("--qtune", "--color=yes")
+    red = [line for line in result.outlines if line.startswith("\x1b[31m  FAIL")]
+    assert len(red) == 1
+    assert "\x1b[31m  FAIL" not in project.runpytest("--qtune", "--color=no").stdout.str()
+
+
+def test_quiet_run_with_gates_prints_one_line(project: pytest.Pytester) -> None:
+    result = project.runpytest("--qtune", "-q", "--qtune-gates=atol<=0.3", "--qtune-gates=x>=1")
+    lines = [line for line in result.outlines if line.startswith("qtune:")]
+    assert lines == ["qtune: 2 checks on 1 model(s), 1 failed; 2 gate(s), 2 failed"]
+    assert "gates:" not in result.outlines
+
+
+def test_run_without_a_terminal_plugin_ends_well(project: pytest.Pytester) -> None:
+    result = project.runpytest("--qtune", "-p", "no:terminal", "--qtune-json=q.json")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert json.loads((project.path / "q.json").read_text())["totals"]["failed"] == 1

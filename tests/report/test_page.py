@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qtune.report.page import Chip, Link, Section, Table, Tile, cell_text, render
+from qtune.report.page import Link, Section, Table, Tile, cell_text, render
 
 EVIL = "<script>alert('x')</script> & \"quoted\" 'single'"
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 
 
 class Checker(HTMLParser):
@@ -49,7 +49,7 @@ def everything(text: str) -> str:
         status="s",
         link="l",
     )
-    inner = Section(text, [text], collapsed=False, chips=[Chip(text, text, text)])
+    inner = Section(text, [text], collapsed=False)
     folded = Section(text, preformatted=[text], collapsed=True)
     sections = [Section(text, [text], [table], (), [text], [inner, folded])]
     return render(text, sections, subtitle=text, tiles=[Tile(text, text, "bad")])

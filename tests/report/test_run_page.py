@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from qtune.report.run_page import run_page
+from functools import partial
+from pytest_qtune import summary
+from qtune.report import run_page as page
+
+run_page = partial(page.run_page, mark=summary.mark, rank=summary.rank)
 
 from .test_page import EVIL, checked
 
@@ -99,8 +103,8 @@ def test_structure_and_sensitivity_have_their_own_parts() -> None:
     html = run_page(run(result("no_shared_ops"), result("sensitivity_below"), result()))
     page = checked(html)
     assert "Structure" in page.text
-    assert "Sensitivity: COSINE of each operator" in page.text
-    assert html.count("<figure>") == 2
+    assert "Sensitivity below: COSINE 0.9, limit >= 0.8 (test_a)" in page.text
+    assert html.count("<figure>") == 3  # bars, curve, data types
 
 
 def test_crashed_workers_and_tests_without_a_check_are_listed() -> None:

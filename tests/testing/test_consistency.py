@@ -238,13 +238,42 @@ def test_layers_name_the_line_of_the_model_that_they_come_from(stages: Stages) -
     assert line.startswith(f"_generated_relu_0 ({sources['_generated_relu_0']}): ")
 
 
-def test_end_to_end_failure_says_how_to_find_the_operator(stages: Stages) -> None:
+def test_end_to_end_failure_names_the_operators_in_which_it_grows(stages: Stages) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_consistency(
             stages.float, stages.quantized_bc, inputs=nets.batches()[0], min_cosine=0.9999999
         )
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("consistency: output: got COSINE 0.99999")
+    assert lines[0].endswith(", limit >= 0.9999999")
+    assert lines[2].startswith("worst of ")
+    assert lines[2].endswith(" bad layers (COSINE of each operator):")
+    first = next(line for line in lines if line.startswith("first bad layer"))
+    assert " _input_0_quant (" in first
+    assert "beyond the limit:" in lines
+    assert {layer.name for layer in caught.value.qtune_result.layers} >= {"pool", "head"}
+    assert "raise it to qint16" in str(caught.value)
+
+
+def test_end_to_end_failure_on_much_data_looks_at_operators_on_the_first_batches(
+    stages: Stages,
+) -> None:
+    with pytest.raises(AssertionError, match="operators: on the first 4 of 6 batches"):
+        assert_consistency(
+            stages.float, stages.quantized_bc, inputs=nets.batches(6), min_cosine=0.9999999
+        )
+
+
+def test_end_to_end_failure_without_comparable_operators_keeps_the_outputs(
+    stages: Stages,
+) -> None:
+    class Alone(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ones(x.shape[0], 5)
+
+    with pytest.raises(AssertionError) as caught:
+        assert_consistency(Alone(), stages.quantized_bc, inputs=nets.batches()[0], max_atol=0.01)
     text = str(caught.value)
-    assert "limit >= 0.9999999\n" in text
-    assert "worst of 1 bad outputs" in text
-    assert "bad layer" not in text
+    assert "worst of 1 bad outputs (ATOL of the outputs):" in text
+    assert "operators can't be compared: " in text
     assert "run again with per_layer=True, or assert_sensitivity_below" in text

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from qtune.testing.store import DirectoryStore, MemoryStore, content_key
+from qtune.testing.store import DirectoryStore, MemoryStore, content_key, remove_folder
+
+DAY_S = 24 * 3600
 
 
 def get(store: DirectoryStore | MemoryStore, build: Callable[[], str], key: str = "k") -> str:
@@ -47,9 +51,19 @@ def test_another_key_is_another_artefact(tmp_path: Path) -> None:
         lambda path: path.write_bytes(b""),
         lambda path: path.with_name("a.txt.sha256").unlink(),
         lambda path: path.with_name("a.txt.sha256").write_text("0" * 64),
+        lambda path: path.with_name("a.txt.sha256").write_bytes(b"\xff\xfe"),
+        lambda path: path.write_text("of another"),
         lambda path: path.unlink(),
     ],
-    ids=["cut", "empty", "no checksum", "wrong checksum", "vanished"],
+    ids=[
+        "cut",
+        "empty",
+        "no checksum",
+        "wrong checksum",
+        "no text",
+        "foreign",
+        "vanished",
+    ],
 )
 def test_damaged_entry_is_built_again(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     store = DirectoryStore(tmp_path)
@@ -124,6 +138,106 @@ def test_killed_writer_leaves_no_artefact_and_its_remains_are_removed(tmp_path: 
     assert list((tmp_path / "k").glob(".a.*.part.txt"))
     assert get(store, lambda: "whole") == "whole"
     assert not list((tmp_path / "k").glob(".a.*.part.txt"))
+
+
+def test_of_many_processes_at_once_one_builds(tmp_path: Path) -> None:
+    script = f"""
+        import time
+        from pathlib import Path
+        from qtune.testing.store import DirectoryStore
+
+        def build():
+            with open({str(tmp_path / "built")!r}, "a") as file:
+                file.write("x")
+            time.sleep(0.2)
+            return "one"
+
+        DirectoryStore({str(tmp_path / "store")!r}).get(
+            "k", "a.txt", build, lambda v, p: p.write_text(v), lambda p: p.read_text()
+        )
+    """
+    call = [sys.executable, "-c", textwrap.dedent(script)]
+    started = [subprocess.Popen(call) for _ in range(3)]
+    assert [process.wait() for process in started] == [0, 0, 0]
+    assert (tmp_path / "built").read_text() == "x"
+
+
+def test_what_the_disk_has_no_space_for_is_given_but_not_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = DirectoryStore(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert get(store, lambda: "x" * 5000) == "x" * 5000
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "is not kept" in caplog.text
+    assert not [path for path in (tmp_path / "k").iterdir() if path.suffix != ".lock"]
+    assert get(store, lambda: "new") == "new"  # and the next one is kept
+    assert get(store, never) == "new"
+
+
+def test_where_no_folder_can_be_made_it_is_built_every_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "k").write_text("a file")
+    store = DirectoryStore(tmp_path)
+    assert get(store, lambda: "one") == "one"
+    assert get(store, lambda: "two") == "two"
+    assert "nothing is kept" in caplog.text
+
+
+def test_what_a_folder_without_permission_to_write_holds_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get(DirectoryStore(tmp_path), lambda: "one")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("qtune.testing.store.FileLock.acquire", refuse)
+    store = DirectoryStore(tmp_path)
+    assert get(store, never) == "one"
+    assert get(store, lambda: "two", key="other") == "two"
+    assert not store.path("other", "a.txt").exists()
+
+
+def test_errors_of_the_build_are_not_taken_for_those_of_the_disk(tmp_path: Path) -> None:
+    def build() -> str:
+        raise FileNotFoundError("calibration.pt")
+
+    with pytest.raises(FileNotFoundError, match="calibration"):
+        get(DirectoryStore(tmp_path), build)
+
+
+def test_keys_unused_for_a_month_are_removed_when_another_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    ages = {"old": 40, "used": 40, "recent": 20}
+    for key in ages:
+        get(DirectoryStore(folder), lambda: "one", key=key)
+    for key, days in ages.items():
+        before = time.time() - days * DAY_S
+        os.utime(folder / key, (before, before))
+    store = DirectoryStore(folder)
+    get(store, never, key="used")  # reading counts as use
+    assert sorted(p.name for p in folder.iterdir()) == ["old", "recent", "used"]
+    get(store, lambda: "two", key="new")
+    assert sorted(p.name for p in folder.iterdir()) == ["new", "recent", "used"]
+
+
+def test_folder_removed_by_another_run_in_the_middle_of_a_build_costs_only_the_entry(
+    tmp_path: Path,
+) -> None:
+    store = DirectoryStore(tmp_path / "store")
+
+    def build() -> str:
+        remove_folder(tmp_path / "store")
+        return "one"
+
+    assert get(store, build) == "one"
+    assert get(store, lambda: "two") in ("one", "two")
+    assert not list(tmp_path.glob(".old.*"))
 
 
 def test_memory_store_builds_every_time() -> None:

@@ -1,0 +1,140 @@
+"""How far apart fake-quant and integer model may lie, in steps of the output (numerics.md 3)."""
+
+from __future__ import annotations
+
+from qtune.dtype import QuantDType, qint8, qint16
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.qat import iter_stubs
+from qtune.ops.spec import OpSpec, Rule
+
+ROUNDED = 0.004
+"""``code * scale`` is rounded to float32: 2**-24 of an int16 code is up to 0.002 steps, twice."""
+
+BY_RULE = {
+    (Rule.INPUT_SCALE, qint8): 0.0,
+    (Rule.INPUT_SCALE, qint16): 0.0,
+    (Rule.TABLE, qint8): 0.0,
+    (Rule.TABLE, qint16): 1.0,
+    (Rule.OWN_SCALE, qint8): 1.0,
+    (Rule.OWN_SCALE, qint16): 1.0,
+    (Rule.NO_SCALE, qint8): 0.0,
+    (Rule.NO_SCALE, qint16): 0.0,
+    (Rule.DECOMPOSED, qint8): 2.0,  # where SPECIAL has no sum of its parts
+    (Rule.DECOMPOSED, qint16): 16.0,
+}
+SPECIAL = {
+    "abs": {qint8: 1.0, qint16: 1.0},  # of qmin saturates to qmax
+    "neg": {qint8: 1.0, qint16: 1.0},
+    "clamp": {qint8: 1.0, qint16: 1.0},  # a bound between two codes is rounded to one
+    "relu6": {qint8: 0.5, qint16: 0.5},
+    "interpolate": {qint8: 1.0, qint16: 1.0},
+    # Positions in 256ths: half of one along each axis, on steps of 255 codes; then the rounding.
+    "grid_sample": {qint8: 1.5, qint16: 1.5},
+    "warp": {qint8: 1.5, qint16: 1.5},
+    # A sum of samples that each were rounded to int8, as in grid_sample; in finer steps of int16.
+    "deform_conv2d": {qint8: 8.0, qint16: 8.0 * 256},
+    # int8 only: an int16 input on the border between two int8 codes may take either, in each term.
+    "conv3d": {qint16: 3.0},
+    "conv_transpose3d": {qint16: 3.0},
+    "add": {qint16: 2.0},
+    "sub": {qint16: 2.0},
+    "sum": {qint16: 2.0},
+    "batch_norm": {qint16: 2.0},  # 15 bits of M on 16 bits of code: one step, and the rounding
+    "cumsum": {qint16: 2.0},
+    "clamp_scalar": {qint8: 0.5, qint16: 0.5},
+    "lerp": {qint8: 2.0, qint16: 2.0 + 1.0 + 2.0},
+    "addcmul": {qint8: 2.0, qint16: 1.0 + 2.0},
+    "addcdiv": {qint8: 2.0, qint16: 5.0 + 1.0 + 2.0},
+    "logsumexp": {qint8: 2.0, qint16: 2.0 + 1.0 + 2.0 + 5.0 + 2.0},
+    "softmin": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0 + 5.0 + 1.0},
+    "min": {qint8: 1.0, qint16: 1.0},
+    "aminmax": {qint8: 0.0, qint16: 0.0},
+    "broadcast_tensors": {qint8: 0.0, qint16: 0.0},
+    # Sums of their parts' bars, which are int16 inside; a qint8 result is off by one more tie.
+    "softmax": {qint8: 2.0, qint16: 1.0 + 2.0 + 5.0 + 1.0},
+    "log_softmax": {qint8: 2.0, qint16: 2.0 + 1.0 + 2.0 + 5.0 + 2.0},
+    "div": {qint8: 2.0, qint16: 5.0 + 1.0},
+    "glu": {qint8: 1.0, qint16: 1.0 + 1.0},
+    # mean, sub, square, mean, rsqrt, mul, weight, bias; the first two are not in an rms norm.
+    "layer_norm": {qint8: 2.0, qint16: 1.0 + 2.0 + 1.0 + 1.0 + 5.0 + 1.0 + 1.0 + 2.0},
+    "group_norm": {qint8: 2.0, qint16: 1.0 + 2.0 + 1.0 + 1.0 + 5.0 + 1.0 + 1.0 + 2.0},
+    "instance_norm": {qint8: 2.0, qint16: 1.0 + 2.0 + 1.0 + 1.0 + 5.0 + 1.0 + 1.0 + 2.0},
+    "rms_norm": {qint8: 2.0, qint16: 1.0 + 1.0 + 5.0 + 1.0 + 1.0},
+    "vector_norm": {qint8: 2.0, qint16: 1.0 + 2.0 + 5.0},
+    "normalize": {qint8: 2.0, qint16: 1.0 + 2.0 + 5.0 + 1.0},
+    "var": {qint8: 2.0, qint16: 1.0 + 2.0 + 1.0 + 1.0 + 1.0},
+    "std": {qint8: 2.0, qint16: 1.0 + 2.0 + 1.0 + 1.0 + 1.0 + 5.0},
+    "pow": {qint8: 1.0, qint16: 5.0},
+    # A product, perhaps scaled, and a sum.
+    "addbmm": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "addmm": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "addmv": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "addr": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "baddbmm": {qint8: 2.0, qint16: 1.0 + 1.0 + 2.0},
+    "einsum": {qint8: 1.0, qint16: 1.0 + 2.0},
+    "inner": {qint8: 1.0, qint16: 1.0 + 2.0},
+    "outer": {qint8: 1.0, qint16: 1.0},
+    "tensordot": {qint8: 1.0, qint16: 1.0 + 2.0},
+    # Two products in a row: the first one's step is up to three of the second one's.
+    "bilinear": {qint8: 2.0, qint16: 2.0 * 3.0 + 2.0},
+    "multi_dot": {qint8: 2.0, qint16: 1.0 * 3.0 + 1.0},
+    "masked_softmax": {qint8: 2.0, qint16: 1.0 + 2.0 + 5.0 + 1.0},
+    "scaled_dot_product_attention": {qint8: 2.0, qint16: 1.0 + 9.0 + 1.0 + 1.0},
+    "multi_head_attention": {qint8: 3.0, qint16: 1.0 + 12.0 + 3.0},
+    # A dozen int16 operators for each time step, whose state is int16 at qint8 too; a step of the
+    # gates is up to ten of the state's. No bound is derived: seen were 7 and 138.
+    "gru": {qint8: 16.0, qint16: 256.0},
+    "gru_cell": {qint8: 16.0, qint16: 256.0},
+    "lstm": {qint8: 16.0, qint16: 256.0},
+    "lstm_cell": {qint8: 16.0, qint16: 256.0},
+    "rnn": {qint8: 16.0, qint16: 256.0},
+    "rnn_cell": {qint8: 16.0, qint16: 256.0},
+    # square, mean, times alpha, plus k, its power, the product with the input.
+    "local_response_norm": {qint8: 2.0, qint16: 1.0 + 1.0 + 1.0 + 2.0 + 5.0 + 1.0},
+    # square, mean, times the count, root.
+    "lp_pool": {qint8: 2.0, qint16: 1.0 + 1.0 + 1.0 + 5.0},
+    # Averages of planes in int16, one step, then of the depth; the planes' step is no finer there.
+    "avg_pool3d": {qint8: 2.0, qint16: 3.0},
+    "adaptive_avg_pool3d": {qint8: 2.0, qint16: 4.0},
+    "max": {qint8: 1.0, qint16: 1.0},
+}
+NARROWED = 1.0
+"""More where the march takes int8 only: the codes are rounded to int8 once more, ties may part."""
+
+
+STEEP = frozenset(
+    {
+        "acos", "acosh", "asin", "atanh", "log", "log10", "log1p", "log2", "logit", "power_of",
+        "power_to", "reciprocal", "rsqrt", "sqrt", "tan",
+    }
+)  # fmt: skip
+"""Five steps at int16: numerics.md section 3 says so of pow, log, tan and their kind."""
+
+JUMPING = frozenset(
+    {
+        "ceil", "floor", "floor_divide", "fmod", "frac", "hardshrink", "remainder", "round", "sign",
+        "threshold", "trunc", "trunc_divide",
+    }
+)  # fmt: skip
+"""An int16 table goes from one side of a jump to the other on a ramp between two entries."""
+
+JUMP = 65535.0
+"""Most steps that two int16 codes lie apart: such a ramp may be off by the height of the jump."""
+
+
+def table_bar(name: str) -> float:
+    """Steps by which the int16 table of an operator may differ from its function."""
+    return 5.0 if name in STEEP else JUMP if name in JUMPING else 1.0
+
+
+def bar(entry: OpSpec, dtype: QuantDType, prepared: PreparedModel) -> float:
+    """Most steps between the two results of ``entry``'s model."""
+    base = SPECIAL.get(entry.name, {}).get(dtype)
+    if base is None and entry.rule is Rule.TABLE and dtype == qint16:
+        base = table_bar(entry.name)
+    if base is None:
+        base = BY_RULE[entry.rule, dtype]
+    is_narrowed = dtype == qint16 and any(
+        kind.startswith("input") and stub.dtype == qint8 for _, kind, stub in iter_stubs(prepared)
+    )
+    return base + NARROWED if is_narrowed else base

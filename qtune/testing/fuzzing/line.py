@@ -1,0 +1,155 @@
+"""A call through the whole line: prepared, calibrated, exported, converted, run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+
+from qtune import march
+from qtune.bpu.convert import convert
+from qtune.dtype import QuantDType, quant_dtype
+from qtune.errors import ConvertError
+from qtune.hbir.module import HbirModule
+from qtune.nn.prepared import PreparedModel
+from qtune.nn.propagate import Quantizers, value_quantizers
+from qtune.nn.qat import QATOp, iter_stubs
+from qtune.prepare.rundir import run_files_in
+from qtune.quantization import (
+    FakeQuantState,
+    QconfigSetter,
+    get_qconfig,
+    prepare,
+    set_fake_quantize,
+)
+from qtune.quantization.hbdk4 import export
+from qtune.quantization.qconfig_setter import ModuleNameTemplate
+from qtune.quantizers.fake_quantize import FakeQuantize
+from qtune.testing.fuzzing.model import Model, flat
+
+if TYPE_CHECKING:
+    from qtune.testing.fuzzing.call import OperatorCall
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """The stages of one call.
+
+    ``steps``: the scale of each result, ``None`` for masks, integers and what is not quantized.
+    """
+
+    call: OperatorCall
+    prepared: PreparedModel
+    quantized: HbirModule
+    steps: tuple[float | None, ...]
+
+    def fake_quant(self) -> list[Tensor]:
+        """Results of the fake-quant model."""
+        with torch.no_grad():
+            return flat(self.prepared(*self.call.inputs))
+
+    def run(self, mode: str = "fast") -> list[Tensor]:
+        """Results of the integer model with its ``"fast"`` or ``"reference"`` kernels."""
+        function = self.quantized[0]
+        pairs = zip(function.inputs, self.call.inputs, strict=True)
+        found = function.run({item.name: x for item, x in pairs}, mode)
+        return [found[item.name] for item in function.outputs]
+
+
+@contextmanager
+def quietly(name: str) -> Iterator[None]:
+    """No run files, and no hints about a model that is only there to be fuzzed."""
+    logger = logging.getLogger("qtune")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with run_files_in(None), march.march(name):
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def build_line(call: OperatorCall) -> Line:
+    """Prepare, calibrate, set the given scales, export and convert the model of ``call``."""
+    with quietly(call.march):
+        model, calibration = call.model(), call.calibration()
+        prepared = calibrated(model, calibration, quant_dtype(call.dtype))
+        _set_scales(prepared, call)
+        module = converted(prepared, calibration)
+        return Line(call, prepared, module, output_steps(prepared))
+
+
+def prepared_model(model: Model, data: Sequence[Tensor], dtype: QuantDType) -> PreparedModel:
+    """The model with inputs and result of ``dtype``, in eval mode."""
+    setter = QconfigSetter(get_qconfig(), [ModuleNameTemplate({"": dtype, "op": dtype})])
+    return prepare(model, tuple(data), setter).eval()
+
+
+def calibrated(model: Model, data: Sequence[Tensor], dtype: QuantDType) -> PreparedModel:
+    """The prepared model with the scales of ``data``, in the state VALIDATION."""
+    prepared = prepared_model(model, data, dtype)
+    set_fake_quantize(prepared, FakeQuantState.CALIBRATION)
+    with torch.no_grad():
+        prepared(*data)
+    set_fake_quantize(prepared, FakeQuantState.VALIDATION)
+    return prepared
+
+
+def converted(prepared: PreparedModel, example: Sequence[Tensor]) -> HbirModule:
+    """The integer module, all of it on the BPU."""
+    module = convert(export(prepared, tuple(example)))
+    left = [note for note in module.report if note["kind"] == "stays float"]
+    if left:
+        raise ConvertError(f"the operator stays float: {left[0]}")
+    return module
+
+
+def _set_scales(prepared: PreparedModel, call: OperatorCall) -> None:
+    places = prepared.graph.find_nodes(op="placeholder")
+    inputs = [_input_quantizer(prepared, node) for node in places]
+    for quantizer, scale in zip(inputs, call.input_scales(), strict=True):
+        if quantizer is not None and scale is not None:
+            quantizer.set_qparams(scale)
+    weight = call.weight_scale()
+    for _, kind, quantizer in iter_stubs(prepared):
+        if kind == "weight" and weight is not None:
+            quantizer.set_qparams(torch.full_like(quantizer.scale, weight))
+    if call.output_scale is not None:
+        for quantizer in _output_quantizers(prepared):
+            if quantizer is not None and not any(quantizer is known for known in inputs):
+                quantizer.set_qparams(call.output_scale)
+
+
+def _input_quantizer(prepared: PreparedModel, node: fx.Node) -> FakeQuantize | None:
+    """That of the QuantStub behind an input; integers and masks have none."""
+    for user in node.users:
+        op = prepared.get_submodule(str(user.target)) if user.op == "call_module" else None
+        if isinstance(op, QATOp) and op.spec.name == "quant_stub":
+            found = op.activation_post_process
+            return found if isinstance(found, FakeQuantize) else None
+    return None
+
+
+def output_steps(prepared: PreparedModel) -> tuple[float | None, ...]:
+    """The scale of each output of the model, ``None`` for masks and integers."""
+    found = _output_quantizers(prepared)
+    return tuple(None if quantizer is None else float(quantizer.scale) for quantizer in found)
+
+
+def _output_quantizers(prepared: PreparedModel) -> list[FakeQuantize | None]:
+    known = value_quantizers(prepared)
+    (output,) = prepared.graph.find_nodes(op="output")
+    return [_behind(prepared, node, known) for node in output.args[0]]
+
+
+def _behind(prepared: PreparedModel, node: Any, known: Quantizers) -> FakeQuantize | None:
+    """The fake-quantize of what a DeQuantStub takes."""
+    module = prepared.get_submodule(str(node.target)) if node.op == "call_module" else None
+    if not isinstance(module, QATOp) or module.spec.name != "dequant_stub":
+        return None
+    return known.get(node.args[0])

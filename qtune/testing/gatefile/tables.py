@@ -1,0 +1,112 @@
+"""A gate file as values: the model, and the checks in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qtune.testing.gatefile.error import GateFileError
+from qtune.testing.gatefile.lines import Path as KeyPath
+from qtune.testing.gatefile.lines import line_of
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a table: what it takes, and what it is for."""
+
+    name: str
+    takes: str
+    meaning: str
+
+
+MODEL_KEYS = (
+    Key("factory", "module:name", "the float model, or a callable that makes it"),
+    Key("calibration", "module:name", "the calibration data, or a callable that gives them"),
+    Key("march", "a march", "the chip, such as nash-e; default: that of the run"),
+    Key("inputs", "module:name", "what the checks run the stages on"),
+    Key("evaluate", "module:name", "callable(model) -> float, such as the accuracy on a test set"),
+    Key("qconfig", "module:name", "a qconfig setter, or a callable that makes one"),
+    Key("method", "a text", "how prepare finds the graph: jit_strip (default), jit, symbolic, ..."),
+    Key("artefact", "a path", "an integer model .bc, which is then the stage quantized_bc"),
+    Key("name", "a text", "the model's name in reports; default: the name of its class"),
+)
+CHECK_KEYS = (
+    Key("kind", "a text", "what is checked"),
+    Key("stage", "a stage", "what a check of one model looks at"),
+    Key("from", "a stage", "of two models the one that is right"),
+    Key("to", "a stage", "of two models the one under test"),
+    Key("id", "a text", "its name in test ids and baselines, instead of the stages"),
+    Key("slow", "true or false", "marks it qtune_slow"),
+    Key("marks", "a list of texts", "pytest marks, such as nightly"),
+    Key("skip", "a text", "the reason why it does not run"),
+    Key("xfail", "a text", "the reason why it is known to fail"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTable:
+    """``[model]``; every key may be missing here, what is needed is checked by the reader."""
+
+    factory: str | None = None
+    calibration: str | None = None
+    march: str | None = None
+    inputs: str | None = None
+    evaluate: str | None = None
+    qconfig: str | None = None
+    method: str | None = None
+    artefact: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One ``[[check]]``. ``number``: from 1; ``label``: what stands in brackets in its name."""
+
+    kind: str
+    number: int
+    label: str
+    stages: tuple[str, ...]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    per_layer: bool = False
+    marks: tuple[str, ...] = ()
+    skip: str = ""
+    xfail: str = ""
+
+    @property
+    def name(self) -> str:
+        """``consistency[float-quantized_bc]``."""
+        return f"{self.kind}[{self.label}]"
+
+    def layer_name(self, layer: str) -> str:
+        """``consistency[float-quantized_bc-layer1.0.conv1]``."""
+        return f"{self.kind}[{self.label}-{layer}]"
+
+
+@dataclass(frozen=True, slots=True)
+class GateFile:
+    """A whole file. ``shown``: its path in messages; ``lines``: where each key stands."""
+
+    path: Path
+    shown: str
+    model: ModelTable
+    checks: Sequence[Check]
+    lines: Mapping[KeyPath, int]
+
+    @property
+    def folder(self) -> Path:
+        """Where the file lies, and what it names."""
+        return self.path.parent
+
+    def line(self, *keys: str | int) -> int:
+        """The line of a key, or of the table it would be in."""
+        return line_of(self.lines, keys)
+
+    def check_line(self, check: Check, *keys: str) -> int:
+        """The line of a check, or of one of its keys."""
+        return self.line("check", check.number - 1, *keys)
+
+    def error(self, message: str, *keys: str | int) -> GateFileError:
+        """An error that begins with the file and the line of ``keys``."""
+        return GateFileError(f"{self.shown}:{self.line(*keys)}: {message}")

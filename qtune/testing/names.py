@@ -1,0 +1,105 @@
+"""Which operators or ports an argument of an assertion names.
+
+A name is an operator's own, that of a module around it (``layer1`` is all of ``layer1.*``), a glob
+(``layer1.*.conv``), or ``""`` for all of them. A port is ``<operator> output``, ``<operator>
+weight``, ``<operator> input`` (every operand) or ``<operator> input-1``, as reports call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+from qtune.errors import ArgumentError
+
+V = TypeVar("V")
+_INPUT = "input"
+_KINDS = ("output", "weight", _INPUT)
+_MOST_CLOSE = 3
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Whether ``pattern`` names the operator ``name``."""
+    return pattern in ("", name) or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
+
+
+def patterns_of(check: str, argument: str, given: Any) -> list[str]:
+    """Names as a list; a single one may come as it is."""
+    if isinstance(given, str):
+        return [given]
+    names = list(given) if isinstance(given, Iterable) else [None]
+    if all(isinstance(item, str) for item in names):
+        return names
+    raise ArgumentError(f"{check}: {argument} must be names of operators but got {given!r}")
+
+
+def operators_of(check: str, argument: str, pattern: str, names: Sequence[str]) -> list[str]:
+    """The operators among ``names`` that ``pattern`` names; ``ArgumentError`` if there is none."""
+    found = [name for name in names if fits(pattern, name)]
+    if found:
+        return found
+    close = get_close_matches(pattern, names, n=_MOST_CLOSE)
+    hint = f"; close: {', '.join(close)}" if close else f"; the first are: {_few(names)}"
+    raise ArgumentError(f"{check}: {argument}: no operator is called {pattern!r}{hint}")
+
+
+def ports_of(
+    check: str, argument: str, pattern: str, ports: Sequence[tuple[str, str]], default: str = ""
+) -> list[tuple[str, str]]:
+    """The (operator, kind) among ``ports`` that ``pattern`` names, at least one.
+
+    ``default``: the kind where ``pattern`` names none; ``""``: every kind.
+    """
+    name, kind = _split(pattern)
+    kind = kind or default
+    chosen = set(operators_of(check, argument, name, list(dict.fromkeys(op for op, _ in ports))))
+    found = [port for port in ports if port[0] in chosen and _is_kind(kind, port[1])]
+    if found:
+        return found
+    there = [f"{op} {own}" for op, own in ports if op in chosen]
+    raise ArgumentError(
+        f"{check}: {argument}: {name!r} has no port {kind!r}; there is: {_few(there)}"
+    )
+
+
+def by_port(
+    check: str,
+    argument: str,
+    given: Mapping[str, V],
+    ports: Sequence[tuple[str, str]],
+    default: str = "",
+) -> dict[tuple[str, str], V]:
+    """What a table by pattern says about each port that it names; the later entry wins.
+
+    In the order of ``ports``.
+    """
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise ArgumentError(
+            f"{check}: {argument} must be a table by name, such as {{'head output': ...}}, but got "
+            f"{given!r}"
+        )
+    said = {
+        port: value
+        for pattern, value in given.items()
+        for port in ports_of(check, argument, pattern, ports, default)
+    }
+    return {port: said[port] for port in ports if port in said}
+
+
+def _split(pattern: str) -> tuple[str, str]:
+    """``head output`` as name and kind; the kind is empty where there is none."""
+    name, space, kind = pattern.rpartition(" ")
+    is_kind = kind in _KINDS or kind.startswith(f"{_INPUT}-")
+    return (name, kind) if space and is_kind else (pattern, "")
+
+
+def _is_kind(wanted: str, kind: str) -> bool:
+    return wanted in ("", kind) or (wanted == _INPUT and kind.startswith(f"{_INPUT}-"))
+
+
+def _few(names: Sequence[str]) -> str:
+    most = 5
+    more = f", and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

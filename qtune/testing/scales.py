@@ -1,0 +1,216 @@
+"""``assert_scale_in``: every scale is a sound number within bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from qtune.analysis.ablation import Port, all_ports
+from qtune.arith.quantize import SMALLEST_SCALE
+from qtune.errors import ArgumentError
+from qtune.hbir.builder import META_DTYPE, META_OP, META_RESULT, META_SCALE
+from qtune.hbir.module import HbirModule
+from qtune.nn.prepared import PreparedModel
+from qtune.profiler.observe import Model
+from qtune.testing.arguments import check_limit
+from qtune.testing.limits import shortest
+from qtune.testing.names import by_port
+from qtune.testing.origin import origin_of
+from qtune.testing.record import conclude
+from qtune.testing.result import PORTS, AssertionResult, LayerResult
+
+_CHECK = "assert_scale_in"
+_FAKE_QUANT = "FakeQuant"
+_SMALLEST = float(SMALLEST_SCALE)
+_ADVICE = (
+    "Look at the data that calibration saw there: a constant, an empty or a huge input gives such "
+    "a scale; calibrate again, or fix the scale (threshold)."
+)
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scales:
+    """The scales of one port, one per channel; none before it was calibrated."""
+
+    op: str
+    kind: str
+    dtype: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """The worst scale of a port: its channel, the bound that it breaks (or the nearer one)."""
+
+    value: float
+    channel: int
+    badness: float
+    limit: str
+
+
+def assert_scale_in(
+    model: Model,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    ranges: Mapping[str, tuple[float | None, float | None]] | None = None,
+    name: str | None = None,
+) -> AssertionResult:
+    """Assert that every scale lies from ``low`` to ``high``; 0, NaN and infinities never do.
+
+    ``model``: a prepared model (every port, weights per channel), a fake-quant HBIR module (the
+    same) or an integer one (results only: scales of weights are part of its requantize factors).
+    ``low`` defaults to 2**-40, the smallest scale that calibration gives (numerics.md section 1),
+    ``high`` to no bound. ``ranges``: port -> ``(low, high)`` in place of these, where ``None``
+    is the default; names as for ``assert_qconfig``, without a kind every port of the operator.
+    A port that was never calibrated fails. Metrics ``min_scale``, ``max_scale``, ``bad_scales``.
+    """
+    __tracebackhide__ = True
+    general = _range("low and high", low, high)
+    found = list(_scales(model))
+    if not found:
+        raise ArgumentError(f"{_CHECK}: the model has no scale")
+    keys = [(item.op, item.kind) for item in found]
+    named = by_port(_CHECK, "ranges", ranges or {}, keys)
+    bounds = {key: _pair(f"ranges: {' '.join(key)}", value) for key, value in named.items()}
+    verdicts = [_judge(item, bounds.get((item.op, item.kind), general)) for item in found]
+    layers = [_layer(item, verdict) for item, verdict in zip(found, verdicts, strict=True)]
+    index = max(range(len(layers)), key=lambda i: layers[i].badness)
+    values = [value for item in found for value in item.values]
+    ok, origin = all(layer.ok for layer in layers), origin_of(model, name)
+    return conclude(
+        AssertionResult(
+            check="scale_in",
+            model=origin.model,
+            ok=ok,
+            where=layers[index].name,
+            got=_got(found[index], verdicts[index]),
+            limit=verdicts[index].limit,
+            metrics={
+                "min_scale": min(values, key=_nan_first, default=None),
+                "max_scale": max(values, key=_nan_last, default=None),
+                "bad_scales": sum(not layer.ok for layer in layers),
+            },
+            limits={
+                key: bound
+                for key, bound in zip(("min_scale", "max_scale"), general, strict=True)
+                if bound < math.inf
+            },
+            layers=origin.located(layers),
+            measured="worst scale of each port",
+            parts=PORTS,
+            advice="" if ok else _ADVICE,
+            artefact=origin.artefact,
+            provenance=origin.provenance,
+        )
+    )
+
+
+def _nan_first(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
+
+
+def _nan_last(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _pair(where: str, given: Any) -> Range:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise ArgumentError(f"{_CHECK}: {where}: expected (low, high) but got {given!r}")
+    return _range(where, *given)
+
+
+def _range(where: str, low: Any, high: Any) -> Range:
+    least = _SMALLEST if low is None else check_limit(_CHECK, f"{where} (low)", low)
+    most = math.inf if high is None else check_limit(_CHECK, f"{where} (high)", high)
+    if not 0 < least <= most:
+        raise ArgumentError(
+            f"{_CHECK}: {where}: expected 0 < low <= high but got {least:g} and {most:g}"
+        )
+    return least, most
+
+
+def _judge(item: _Scales, bounds: Range) -> _Verdict:
+    if not item.values:
+        return _Verdict(math.nan, 0, math.inf, "calibrated")
+    every = [_one(value, channel, bounds) for channel, value in enumerate(item.values)]
+    return max(every, key=lambda verdict: verdict.badness)
+
+
+def _one(value: float, channel: int, bounds: Range) -> _Verdict:
+    """How far beyond its bounds a scale is, in powers of two; not above 0: within them."""
+    low, high = bounds
+    if not (0 < value < math.inf):
+        limit = "a positive number" if high == math.inf or value <= 0 else f"<= {shortest(high)}"
+        return _Verdict(value, channel, math.inf, limit)
+    below, above = math.log2(low / value), math.log2(value / high) if high < math.inf else -math.inf
+    if below >= above:
+        return _Verdict(value, channel, below, f">= {_short(low)}")
+    return _Verdict(value, channel, above, f"<= {_short(high)}")
+
+
+def _short(bound: float) -> str:
+    return "2**-40" if bound == _SMALLEST else shortest(bound)
+
+
+def _layer(item: _Scales, verdict: _Verdict) -> LayerResult:
+    ok = verdict.badness <= 0
+    found = f"scale {_got(item, verdict)}" + ("" if ok else f", limit {verdict.limit}")
+    return LayerResult(
+        f"{item.op} {item.kind}",
+        verdict.value,
+        ok,
+        verdict.badness,
+        dtype=item.dtype,
+        scale=item.values[0] if len(item.values) == 1 else None,
+        found=found,
+    )
+
+
+def _got(item: _Scales, verdict: _Verdict) -> str:
+    if not item.values:
+        return "no scale yet"
+    channel = f" (channel {verdict.channel} of {len(item.values)})" if len(item.values) > 1 else ""
+    return f"{verdict.value:.7g}{channel}"
+
+
+def _scales(model: Any) -> Iterator[_Scales]:
+    """Every port with a scale, in order of execution."""
+    if isinstance(model, PreparedModel):
+        for port in all_ports(model):
+            if isinstance(port, Port):
+                quantizer = port.fake_quantize
+                values = quantizer.scale.detach().tolist() if bool(quantizer.observed) else []
+                yield _Scales(port.op.name, port.kind, str(quantizer.dtype), tuple(values))
+    elif isinstance(model, HbirModule):
+        for node in model.model.graph:
+            yield from _of_node(node)
+    else:
+        raise ArgumentError(
+            f"{_CHECK}: expected a model made by prepare or an HBIR module, such as stages.calib "
+            f"or stages.qat_bc, but got {type(model).__module__}.{type(model).__qualname__}"
+        )
+
+
+def _of_node(node: ir.Node) -> Iterator[_Scales]:
+    """The result's scale, and those of fake-quantized constants and operands."""
+    op, result = node.metadata_props.get(META_OP, ""), node.outputs[0]
+    facts = result.metadata_props
+    if META_RESULT in node.metadata_props:
+        if META_SCALE in facts:
+            scale = float(facts[META_SCALE])
+            yield _Scales(op, "output", facts.get(META_DTYPE, ""), (scale,))
+        return
+    source = node.inputs[0] if node.op_type.startswith(_FAKE_QUANT) else None
+    constant = node.inputs[1].const_value if source is not None and node.inputs[1] else None
+    if source is None or constant is None:
+        return
+    use = next(iter(result.uses()), None)
+    kind = "weight" if source.const_value is not None else f"input-{use.idx if use else 0}"
+    yield _Scales(op, kind, facts.get(META_DTYPE, ""), tuple(constant.numpy().reshape(-1).tolist()))

@@ -1,0 +1,96 @@
+"""What a team relies on: the same outcomes and reports on every supported version and install."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from importlib.metadata import distribution
+from pathlib import Path, PurePath
+
+import pytest
+
+from . import project as files
+from .conftest import EXPECTED_CHECKS, Run, checks
+
+EXPECTED_INSTALL = "QTUNE_EXPECTED_INSTALL"
+"""``kind``, ``folder`` and ``source`` of what ``python -m tests.compatibility`` installed, JSON."""
+PACKAGES = ("qtune", "pytest_qtune")
+MODES = {
+    "two workers, beside pytest-html": (
+        "-n2", "--dist=loadgroup", "--html=page.html", "--self-contained-html",
+    ),
+    "no xdist, no cache, importlib": (
+        "-p", "no:xdist", "-p", "no:cacheprovider", "--import-mode=importlib", "-o", "pythonpath=.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_same_results_in_every_mode(run: Run, project: pytest.Pytester, mode: str) -> None:
+    result, data = run(*MODES[mode], "--junitxml=junit.xml", "--qtune-html=run.html")
+    result.assert_outcomes(**files.OUTCOMES)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert checks(data) == EXPECTED_CHECKS
+    assert data["totals"]["checks"] == 6
+    assert (data["totals"]["failed"], data["totals"]["caught"]) == (1, 1)
+    assert data["artefacts"]["built"] == files.ARTEFACTS
+    assert numbers_of_junit(project.path / "junit.xml") == {
+        "test_structure": "no_shared_ops",
+        "test_steps[1]": "consistency",
+        "test_steps[3]": "consistency",
+        "test_kernels": "bit_exact",
+        "test_too_strict": "consistency",
+        "test_expected_failure": "consistency",
+    }
+    pages = [project.path / name for name in ("run.html", "page.html")]
+    for page in pages[: 1 + ("--html=page.html" in MODES[mode])]:
+        assert "test_too_strict" in page.read_text()
+    result.stdout.fnmatch_lines(["*limit >= 500", "*run again: pytest --qtune*::test_too_strict"])
+
+
+def numbers_of_junit(path: Path) -> dict[str, str]:
+    """The kind of check by test, without xdist's group."""
+    found = {}
+    for case in ET.parse(path).getroot().iter("testcase"):
+        for pair in case.iter("property"):
+            if pair.get("name") == "qtune.check":
+                found[str(case.get("name")).partition("@")[0]] = str(pair.get("value"))
+    return found
+
+
+def test_a_program_that_has_imported_qtune_may_call_pytest(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_a="def test_a(): pass")
+    script = pytester.makepyfile(
+        main="""
+        import sys, pytest
+        import pytest_qtune, qtune
+        sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-W", "error"]))
+        """
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(EXPECTED_INSTALL not in os.environ, reason="not run by -m tests.compatibility")
+def test_what_is_tested_is_what_was_installed() -> None:
+    import qtune
+
+    expected = json.loads(os.environ[EXPECTED_INSTALL])
+    assert Path(qtune.__file__).is_relative_to(expected["folder"])
+    listed = {str(file) for file in distribution("qtune").files or () if is_content(file)}
+    if expected["kind"] == "editable":
+        assert not [file for file in listed if file.startswith("qtune/")]  # only links
+    else:
+        source = Path(expected["source"])
+        packages = [path for name in PACKAGES for path in (source / name).rglob("*")]
+        whole = {str(path.relative_to(source)) for path in packages if path.is_file()}
+        assert {file for file in listed if ".dist-info" not in file} == {
+            file for file in whole if is_content(Path(file))
+        }
+
+
+def is_content(path: PurePath) -> bool:
+    return "__pycache__" not in path.parts

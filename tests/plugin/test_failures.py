@@ -1,0 +1,117 @@
+"""The failing cases of every assertion, in pytest with and without ``--qtune`` and in plain Python.
+
+What the messages say in detail is in ``tests/testing/test_failures.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.testing.failing import CASES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ODD = """
+import pytest
+from tests.testing.failing import CASES, Models
+
+
+@pytest.fixture(scope="session")
+def models(qtune_stages):
+    return Models(qtune_stages)
+
+
+class TestOdd:
+    @pytest.mark.parametrize("odd", ["it's [x]::y/<é> 1%"])
+    @pytest.mark.parametrize("case", CASES)
+    def test_fails(self, models, case, odd):
+        CASES[case].call(models)
+"""
+
+PLAIN = """
+import json, sys
+from functools import partial
+from pathlib import Path
+from qtune.testing import DirectoryStore, Stages
+from tests.testing.failing import CASES, Models
+
+found = {}
+models = Models(partial(Stages, store=DirectoryStore("store")))
+for name, case in CASES.items():
+    try:
+        case.call(models)
+    except AssertionError as error:
+        found[name] = [type(error).__name__, str(error), error.qtune_result.ok]
+facts = {"found": found, "asserts": __debug__, "pytest": "pytest" in sys.modules}
+Path("found.json").write_text(json.dumps(facts))
+"""
+
+
+def headlines(output: str) -> list[str]:
+    return re.findall(r"^E +AssertionError: (.*)$", output, re.MULTILINE)
+
+
+def commands(output: str) -> list[list[str]]:
+    return [shlex.split(c) for c in re.findall(r"^E +run again: (.*)$", output, re.MULTILINE)]
+
+
+def python(*args: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """This interpreter in ``folder``, with the cases on its path."""
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "QTUNE_"))}
+    call = [sys.executable, *args]
+    environment = outside | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        call, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("flag", [(), ("--qtune",)], ids=["without", "with"])
+def test_every_assertion_fails_with_and_without_the_report(
+    pytester: pytest.Pytester, flag: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(test_odd=ODD)
+    result = pytester.runpytest(*flag)
+    result.assert_outcomes(failed=len(CASES))
+    assert headlines(result.stdout.str()) == [case.headline for case in CASES.values()]
+    assert all(words[:2] == ["pytest", "--qtune"] for words in commands(result.stdout.str()))
+    assert "consistency: c2: got ATOL 0.75, limit <= 0.1" in result.stdout.str()
+
+
+def test_the_command_of_each_failure_repeats_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_odd=ODD)
+    found = commands(pytester.runpytest().stdout.str())
+    assert len(found) == len(CASES)
+    assert {tuple(words[:-1]) for words in found} == {("pytest", "--qtune")}
+    color, quiet = "--color=no", "-q"
+    one = python("-m", *found[1], color, quiet, folder=pytester.path).stdout
+    assert headlines(one) == [list(CASES.values())[1].headline]
+    assert commands(one) == [found[1]]
+    ids = [words[-1] for words in found]  # the others in one run: each starts torch again
+    rest = python("-m", "pytest", "--qtune", *ids, color, quiet, folder=pytester.path).stdout
+    assert headlines(rest) == [case.headline for case in CASES.values()]
+    assert commands(rest) == found
+
+
+@pytest.mark.parametrize("flag", [(), ("-O",)], ids=["plain", "optimized"])
+def test_plain_python_gets_the_same_messages(tmp_path: Path, flag: tuple[str, ...]) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    done = python(*flag, "plain.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "found.json").read_text())
+    assert facts["asserts"] is not bool(flag)
+    assert not facts["pytest"]
+    assert list(facts["found"]) == list(CASES)
+    for name, (kind, text, ok) in facts["found"].items():
+        assert kind == "AssertionError"
+        assert not ok
+        assert text.splitlines()[0] == CASES[name].headline
+        assert "run again: " not in text
+        assert all(wanted in text for wanted in CASES[name].texts)
