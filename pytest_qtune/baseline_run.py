@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from qtune.testing.baseline_file import Entries, Entry
 
 Row = dict[str, Any]
-_BROKEN_OFF = (
-    pytest.ExitCode.INTERRUPTED,
-    pytest.ExitCode.INTERNAL_ERROR,
-    pytest.ExitCode.USAGE_ERROR,
-)
 _WRITTEN = ("created", "updated")
 _NOTHING: Any = object()
 """No change, where ``None`` removes."""
 _GONE, _SKIPPED = "there is no such test", "its test was skipped"
 _FAILED = "not written: its test did not pass"
+_INTERRUPTED = "not written: the run was interrupted"
+_NOT_WRITTEN = (_FAILED, _INTERRUPTED)
 
 
 @dataclass(slots=True)
@@ -37,7 +34,7 @@ class _Test:
     """One attempt of a test."""
 
     attempt: int = 1
-    rows: list[Row] = field(default_factory=list)
+    rows: dict[str, Row] = field(default_factory=dict)
     passed: bool = True
     skipped: bool = False
     ended: bool = False
@@ -57,6 +54,7 @@ class BaselineRun:
         self.rows: list[Row] = []
         self.written: list[str] = []
         self.error = ""
+        self.interrupted = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect what a test left on its report, and whether it passed."""
@@ -67,10 +65,19 @@ class BaselineRun:
         test = self.tests.get(nodeid)
         if test is None or attempt > test.attempt:  # the last attempt counts
             test = self.tests[nodeid] = _Test(attempt)
-        test.rows += getattr(report, "qtune_baselines", ())
+        for item in getattr(report, "qtune_baselines", ()):  # --dist=each sends them twice
+            test.rows[item["row"]["name"]] = item
         test.passed &= report.passed and not hasattr(report, "wasxfail")
         test.skipped |= report.skipped and report.when == "setup"
         test.ended |= report.when == "teardown"
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Ctrl-C and ``pytest.exit``; ``-x`` comes as one of two classes called Interrupted."""
+        self.interrupted = excinfo.typename != "Interrupted"
+
+    def pytest_internalerror(self) -> None:
+        """Whatever a broken run measured is not to be kept."""
+        self.interrupted = True
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -78,49 +85,47 @@ class BaselineRun:
         self.collected = getattr(node, "workeroutput", {}).get(baselines.OUTPUT, self.collected)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before any report is written
-    def pytest_sessionfinish(
-        self, session: pytest.Session, exitstatus: int
-    ) -> Generator[None, Any, Any]:
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
         """Write, once; list the unused."""
         if self.update is not None or self.collected or any(t.rows for t in self.tests.values()):
-            self._finish(exitstatus)
+            self._finish()
         if self.error and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         return (yield)
 
-    def _finish(self, exitstatus: int) -> None:
+    def _finish(self) -> None:
         from qtune.errors import BaselineError
         from qtune.testing.baseline_file import write_all
 
-        interrupted = exitstatus in _BROKEN_OFF
         changes: dict[Path, dict[str, dict[str, Any]]] = {}
-        for row, entry in [*self._measured(interrupted), *self._unused()]:
+        for row, entry in [*self._measured(), *self._unused()]:
             self.rows.append(row)
             if entry is not _NOTHING:
                 path = self.config.rootpath / row["file"]
                 changes.setdefault(path, {}).setdefault(row["key"], {})[row["name"]] = entry
         try:
-            done = write_all(changes) if changes and not interrupted else []
+            done = write_all(changes) if changes and not self.interrupted else []
             self.written = [baselines.shown_path(self.config, path) for path in done]
         except BaselineError as error:
             self.error = str(error)
         self.session.baselines += self.rows
 
-    def _measured(self, interrupted: bool) -> Iterator[tuple[Row, Any]]:
+    def _measured(self) -> Iterator[tuple[Row, Any]]:
         """What tests asked for, each with the entry to write (``None`` removes)."""
         from qtune.testing.baseline_file import Entry
 
         for test in self.tests.values():
-            for item in test.rows:
+            for item in test.rows.values():
                 row, entry = dict(item["row"]), item["entry"]
                 writes = entry is not None or item["remove"]
                 if not writes:
                     yield row, _NOTHING
-                elif test.passed and test.ended and not interrupted:
+                elif test.passed and test.ended and not self.interrupted:
                     yield row, None if item["remove"] else Entry.from_json(entry)
                 else:
                     status = {"created": "missing", "updated": "kept"}.get(row["status"])
-                    yield row | {"status": status or row["status"], "note": _FAILED}, _NOTHING
+                    note = _INTERRUPTED if self.interrupted else _FAILED
+                    yield row | {"status": status or row["status"], "note": note}, _NOTHING
 
     def _unused(self) -> Iterator[tuple[Row, Any]]:
         """Entries whose test is gone, or did not run, in complete runs of their files."""
@@ -177,7 +182,7 @@ class BaselineRun:
             numbers = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
             yield f"baselines written to {', '.join(self.written)}" + f": {numbers}" * bool(numbers)
         if not self.session.active:  # else its table lists them
-            yield from (_line(row) for row in self.rows if row["note"] == _FAILED)
+            yield from (_line(row) for row in self.rows if row["note"] in _NOT_WRITTEN)
             yield from (_line(row) for row in self.rows if row["status"] == "unused")
         yield from self._hints()
 

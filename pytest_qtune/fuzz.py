@@ -87,7 +87,9 @@ class QtuneFuzz:
     ) -> None:
         """Add the items; only the named ones, if any was named."""
         collector = FuzzCollector.from_parent(session, name=PREFIX, nodeid=PREFIX)
-        found = list(collector.collect())
+        report = session.ihook.pytest_make_collect_report(collector=collector)
+        session.ihook.pytest_collectreport(report=report)  # counts and names what is added
+        found = [item for item in report.result if isinstance(item, FuzzItem)]
         named = set(self.ids) - {PREFIX}
         items += [item for item in found if not named or item.nodeid in named]
 

@@ -63,7 +63,9 @@ class Stored:
             judged = self._missing(gate, model, measured)
         elif stale:
             field, then, now = stale[0]
-            text = f"stale baseline: {field} was {then}, is now {now}; measure again, with {_UPDATE}"
+            text = (
+                f"stale baseline: {field} was {then}, is now {now}; measure again, with {_UPDATE}"
+            )
             judged = gate_values.failed(gate, model, measured, text) | {"baseline": stored}
         else:
             judged = gate_values.judge(gate, model, measured, stored)
@@ -145,7 +147,9 @@ class Stored:
                 removed = self.update == "all"
                 if removed:
                     self._changes.setdefault(model, {})[name] = None
-                status, note = ("updated", "removed: no gate asks for it") if removed else ("unused", "")
+                status, note = (
+                    ("updated", "removed: no gate asks for it") if removed else ("unused", "")
+                )
                 self._row(model, name, status, None, entry.value, "", note)
 
     def _row(
@@ -169,4 +173,3 @@ class Stored:
         if self._read is None:
             self._read = BaselineFile.read(self.path)
         return self._read
-

@@ -70,9 +70,7 @@ def parse(text: str, source: str) -> Gate:
     """
     found = _GATE.fullmatch(text.strip())
     if found is None:
-        raise pytest.UsageError(
-            f"{source}: {text!r} is no gate{_hint(text)}; expected {EXPECTED}"
-        )
+        raise pytest.UsageError(f"{source}: {text!r} is no gate{_hint(text)}; expected {EXPECTED}")
     number = float(found["number"])
     if not math.isfinite(number):
         raise pytest.UsageError(f"{source}: {text!r}: the number is too large for a float")

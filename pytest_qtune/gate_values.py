@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,15 +183,21 @@ def entry_of(gate: Gate, model: str) -> Entry:
     }
 
 
-def unique(entries: Sequence[Entry]) -> list[Entry]:
-    """Several gates on one metric of a model are told apart by their limits."""
-    ids = [entry["nodeid"] for entry in entries]
-    return [
-        entry
-        if ids.count(entry["nodeid"]) == 1
-        else entry | {"nodeid": f"{entry['nodeid'][:-1]} {entry['limit']}]"}
-        for entry in entries
-    ]
+def complete(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries by node id, each with an id of its own and a message that is one line.
+
+    Several gates on one metric of a model are told apart by their limits.
+    """
+    from qtune.testing.result import printable
+
+    counts = Counter(entry["nodeid"] for entry in entries)
+    done = []
+    for entry in entries:
+        nodeid = str(entry["nodeid"])
+        if counts[nodeid] > 1:
+            nodeid = f"{nodeid[:-1]} {entry['limit']}]"
+        done.append(entry | {"nodeid": nodeid, "message": printable(entry["message"])})
+    return sorted(done, key=lambda entry: str(entry["nodeid"]))
 
 
 def _spellings(names: Iterable[str]) -> list[str]:
@@ -206,8 +213,9 @@ def _listed(names: Iterable[str]) -> str:
 
 def _safe(model: str) -> str:
     """A name that does not break a node id: one line, no ``::``."""
-    flat = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in model)
-    return flat.replace("::", ":")
+    from qtune.testing.result import printable
+
+    return printable(model).replace("::", ":")
 
 
 def _text(value: float) -> str:

@@ -67,7 +67,7 @@ class QtuneGates:
         try:
             result = yield
         except (KeyboardInterrupt, session.Failed, pytest.exit.Exception) as stop:
-            self._conclude(session, f"the run stopped early: {stop or 'interrupted'}")
+            self._conclude(session, f"the run stopped early: {str(stop) or 'interrupted'}")
             raise
         if not _runs_nothing(self.config):
             self._conclude(session, "")
@@ -95,7 +95,8 @@ class QtuneGates:
         entries = []
         for gate in self.gates:
             judge = stored.judge if gate.relation == BASELINE else gate_values.judge
-            for model in gate_values.models_of(gate, found) or [None]:
+            models: list[str | None] = [*gate_values.models_of(gate, found)]
+            for model in models or [None]:
                 value = None if model is None else gate_values.select(gate, found[model])
                 if model is None or value is None:
                     entries.append(gate_values.missing(gate, model, found, reason))
@@ -103,7 +104,7 @@ class QtuneGates:
                     entries.append(judge(gate, model, value))
         entries = stored.save(entries)
         self.run.baselines += stored.rows.values()
-        return sorted(gate_values.unique(entries), key=lambda entry: str(entry["nodeid"]))
+        return gate_values.complete(entries)
 
     def _log(self, entry: Entry) -> None:
         manager = self.config.pluginmanager
@@ -122,21 +123,22 @@ class QtuneGates:
                 f"{entry['nodeid']} {entry['outcome'].upper()}", **_WORDS[entry["outcome"]]
             )
 
-    def _reports(self, entry: Entry) -> Iterable[pytest.TestReport]:
+    def _reports(self, entry: Entry) -> Iterable[Any]:
         """The three phases that a test has: JUnit and pytest-html wait for the last one."""
         source = str(self.config.inipath or self.config.rootpath)
         longrepr: Any = None
+        outcome: Any = entry["outcome"]
         if entry["outcome"] == FAILED:
             longrepr = GateFailure(entry["message"], source)
         elif entry["outcome"] == SKIPPED:
             longrepr = (source, 1, f"Skipped: {entry['message']}")
         for when in ("setup", "call", "teardown"):
             decides = when == "call"
-            report = pytest.TestReport(
+            report: Any = pytest.TestReport(
                 nodeid=entry["nodeid"],
                 location=(PREFIX, None, entry["nodeid"]),
                 keywords={},
-                outcome=entry["outcome"] if decides else PASSED,
+                outcome=outcome if decides else "passed",
                 longrepr=longrepr if decides else None,
                 when=when,
                 user_properties=self._properties(entry),

@@ -26,6 +26,7 @@ class QtuneHtml:
 
     def __init__(self, config: pytest.Config) -> None:
         self.column = bool(config.getoption("qtune"))
+        self._made: Any = config.pluginmanager.getplugin("html")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
@@ -45,7 +46,8 @@ class QtuneHtml:
         found = [pair for pair in _judged(report, json_ready) if pair[0] != summary.OK]
         if found and _takes_extras(report.nodeid):
             given: list[Any] = list(getattr(report, "extras", ()))
-            vars(report)["extras"] = [*given, *(_extra(report, *pair) for pair in found)]
+            parts = [self._made.extras.html(_part(report, *pair)) for pair in found]
+            vars(report)["extras"] = [*given, *parts]
 
 
 def _judged(report: Any, ready: Any) -> list[tuple[str, Mapping[str, Any]]]:
@@ -60,7 +62,10 @@ def _cell(report: Any) -> str:
     """``FAIL consistency: COSINE 0.6, limit >= 0.98``, and how many checks there are more."""
     gate: Mapping[str, Any] | None = getattr(report, "qtune_gate", None)
     if gate is not None:
-        return " ".join(f"{gate['outcome']}: {gate['value']}, limit {gate['limit']}".split())
+        from qtune.report.run_page_values import number
+
+        got = number(json_ready(gate["value"])) or "not measured"
+        return " ".join(f"{gate['outcome']}: {got}, limit {gate['limit']}".split())
     found = _judged(report, dict)
     if not found:
         return ""
@@ -70,18 +75,15 @@ def _cell(report: Any) -> str:
     return " ".join(text.split())
 
 
-def _extra(report: Any, mark: str, result: Mapping[str, Any]) -> dict[str, Any]:
+def _part(report: Any, mark: str, result: Mapping[str, Any]) -> str:
     """The check as on qtune's own page, in short."""
-    from pytest_html import extras
-
     from qtune.report.page import fragment
     from qtune.report.run_page_check import check_section
     from qtune.report.run_page_values import check_entry
 
     test = {"nodeid": report.nodeid, "rerun": getattr(report, "qtune_rerun", "")}
     section = check_section(check_entry(test, result, mark), rows=WORST)
-    made: dict[str, Any] = extras.html(str(fragment(section, 3)))
-    return made
+    return str(fragment(section, 3))
 
 
 def _takes_extras(nodeid: str) -> bool:

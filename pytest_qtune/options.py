@@ -147,7 +147,7 @@ def check(option: Option, value: Any, source: str) -> Any:
         raise pytest.UsageError(
             f"{source}: {value!r} is not legal; choose one of: {', '.join(option.legal)}"
         )
-    checks = {"march": _march, "update": _no_path, "operators": _no_path, "gates": _gates}
+    checks = {"march": _march, "update": _update, "operators": _no_path, "gates": _gates}
     if option.kind in checks:
         return checks[option.kind](value, source)
     if option.kind in ("number", "count") and value != option.default:
@@ -166,6 +166,12 @@ def _no_path(value: str, source: str) -> str:
             f"(pytest {value} {flag}) or give a value with = ({flag}=... {value})"
         )
     return value
+
+
+def _update(value: str, source: str) -> str:
+    if not value:
+        raise pytest.UsageError(f"{source}: got nothing; give {KINDS['update']}")
+    return _no_path(value, source)
 
 
 def _gates(value: Any, source: str) -> Any:

@@ -71,9 +71,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _limit_threads(config: pytest.Config) -> None:
-    """Size the thread pool that torch makes at its import; it can't be made smaller later."""
-    wanted = config.getoption("qtune") and threads.runs_tests(config)
-    if wanted and "torch" not in sys.modules and _OPENMP not in os.environ:
+    """Size the thread pools that torch and NumPy make at their import; they never get smaller.
+
+    Workers inherit the variable: in them a conftest that imports torch is read before this.
+    """
+    too_late = threads.runs_tests(config) and "torch" in sys.modules
+    if config.getoption("qtune") and not too_late and _OPENMP not in os.environ:
         config.add_cleanup(_set_variable(_OPENMP, str(threads.per_process(config))))
 
 

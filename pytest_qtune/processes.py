@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -39,7 +39,7 @@ class Processes:
         """Count a phase's time for its test."""
         node: Any = getattr(report, "node", None)
         self._homes[nodeid] = MAIN if node is None else str(node.gateway.id)
-        self._seconds[nodeid] = self._seconds.get(nodeid, 0.0) + report.duration
+        self._seconds[nodeid] = self._seconds.get(nodeid, 0.0) + float(getattr(report, "duration", 0.0))
 
     def add_worker(self, node: Any, error: object) -> None:
         """Keep what a worker sent at its end; one that crashed sent nothing."""
@@ -54,9 +54,7 @@ class Processes:
         if threads.runs_tests(config):
             known[MAIN] = facts(config)
         return {
-            "started": datetime.fromtimestamp(self.started, timezone.utc).isoformat(
-                timespec="seconds"
-            ),
+            "started": datetime.fromtimestamp(self.started, UTC).isoformat(timespec="seconds"),
             "seconds": round(time.time() - self.started, 3),
             "processes": [
                 {"id": name, **values, "crashed": name in self._crashed}

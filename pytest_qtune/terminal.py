@@ -119,7 +119,9 @@ def _baselines(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for entry in entries:
         if entry["status"] not in _QUIET_STATUS:
             note = f": {entry['note']}" if entry["note"] else ""
-            yield _flat(f"  {entry['status']} {entry['key']}::{entry['name']} in {entry['file']}{note}")
+            yield _flat(
+                f"  {entry['status']} {entry['key']}::{entry['name']} in {entry['file']}{note}"
+            )
 
 
 def _number(value: float | None) -> str:

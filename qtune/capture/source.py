@@ -15,6 +15,7 @@ import torch
 _TORCH = str(Path(torch.__file__).parent)
 _STDLIB = sysconfig.get_path("stdlib")
 _HERE = str(Path(__file__).parent.parent)
+_PLUGIN = str(Path(_HERE).parent / "pytest_qtune")
 
 
 def caller() -> str:
@@ -30,7 +31,8 @@ def caller() -> str:
             return _place(frame)
         if owner == "torch" and not container:
             container = _place(frame)
-        if frame.f_code.co_name == "run_model" and owner == "qtune":
+        is_run = frame.f_code.co_name == "run_model" and owner == "qtune"
+        if is_run or owner == "plugin":  # of pytest: a gate file has no line of the user's
             break
         frame = frame.f_back
     return container
@@ -70,6 +72,8 @@ def _place(frame: FrameType) -> str:
 def _owner(filename: str) -> str:
     if filename.startswith(_HERE):
         return "qtune"
+    if filename.startswith(_PLUGIN):
+        return "plugin"
     is_installed = "site-packages" in filename or "dist-packages" in filename
     if filename.startswith(_STDLIB) and not is_installed:  # contextlib and the like, on the way
         return "torch"

@@ -215,6 +215,62 @@ def _tune(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, "folder of the front and of the dtypes")
 
 
+def _init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="module:factory or path/to/file.py:factory, a callable that returns the float model, "
+        "or a model",
+    )
+    group = parser.add_argument_group("data", "each module:name, data or a callable")
+    group.add_argument(
+        "--calibration", required=True, metavar="SOURCE", help="what the model is calibrated with"
+    )
+    group.add_argument(
+        "--inputs",
+        metavar="SOURCE",
+        help="what the checks run on; held out, if possible (default: --calibration)",
+    )
+    group.add_argument(
+        "--evaluate",
+        metavar="module:function",
+        help="a function of a model that returns a number, such as its accuracy; larger is better",
+    )
+    options.add_setting(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the gate file (default: the name of MODEL with .qtune.toml)",
+    )
+    group.add_argument("--force", action="store_true", help="overwrite the file")
+    options.add_messages_to(group)
+
+
+def _gate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", help="*.qtune.toml")
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--march",
+        metavar="NAME",
+        help=f"for files that name none (default: ${options.MARCH_VARIABLE})",
+    )
+    group.add_argument(
+        "--threads", type=options.positive, metavar="N", help="threads of torch (default: torch's)"
+    )
+    group = parser.add_argument_group("baselines", "of checks of the kind baseline")
+    group.add_argument(
+        "--update",
+        nargs="?",
+        const="all",
+        metavar="WHICH",
+        help="write them: new, all (if no value is given), or a glob of check and metric names",
+    )
+    group.add_argument("--update-in-ci", action="store_true", help="also where CI is set")
+    options.add_messages(parser)
+
+
 def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder",
@@ -266,6 +322,21 @@ COMMANDS = (
         "and write the dtypes of the best point, for --dtypes and LoadFromFileTemplate.",
         _tune,
         "qtune.cli.tune",
+    ),
+    Command(
+        "init",
+        "a first gate file for the model, with limits that hold now",
+        "Measure the model in all its stages and write a gate file, *.qtune.toml, whose limits it\n"
+        "keeps as it is; `qtune gate` and pytest run it.",
+        _init,
+        "qtune.cli.init",
+    ),
+    Command(
+        "gate",
+        "does the model keep the limits of its gate file?",
+        "Run the checks of gate files, *.qtune.toml (docs/gate-files.md).",
+        _gate,
+        "qtune.cli.gate",
     ),
     Command(
         "report",

@@ -75,17 +75,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def add_quantization(parser: argparse.ArgumentParser) -> None:
     """How the model is prepared."""
-    group = parser.add_argument_group("quantization")
-    group.add_argument(
-        "--march",
-        metavar="NAME",
-        help=f"the chip: {', '.join(m.value for m in March)} (default: ${MARCH_VARIABLE})",
-    )
-    group.add_argument(
-        "--qconfig",
-        metavar="module:NAME",
-        help="a qconfig setter, or a callable that returns one (default: everything qint8)",
-    )
+    group = add_setting(parser)
     group.add_argument(
         "--observer", metavar="NAME", help="min_max, mse, percentile, kl, mix, ... (see docs)"
     )
@@ -102,9 +92,25 @@ def add_quantization(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="dtypes of a qconfig_dtypes.pt that prepare or qtune tune wrote",
     )
+
+
+def add_setting(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """March, qconfig and threads; the group, for more."""
+    group = parser.add_argument_group("quantization")
+    group.add_argument(
+        "--march",
+        metavar="NAME",
+        help=f"the chip: {', '.join(m.value for m in March)} (default: ${MARCH_VARIABLE})",
+    )
+    group.add_argument(
+        "--qconfig",
+        metavar="module:NAME",
+        help="a qconfig setter, or a callable that returns one (default: everything qint8)",
+    )
     group.add_argument(
         "--threads", type=positive, metavar="N", help="threads of torch (default: torch's)"
     )
+    return group
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
@@ -161,15 +167,16 @@ def add_output(parser: argparse.ArgumentParser, files: str, default: str = DEFAU
     """Where results go."""
     group = parser.add_argument_group("output")
     group.add_argument("--out-dir", default=default, metavar="DIR", help=f"{files} ({default})")
-    _add_messages(group)
+    add_messages_to(group)
 
 
 def add_messages(parser: argparse.ArgumentParser) -> None:
     """What is said where."""
-    _add_messages(parser.add_argument_group("output"))
+    add_messages_to(parser.add_argument_group("output"))
 
 
-def _add_messages(group: argparse._ArgumentGroup) -> None:
+def add_messages_to(group: argparse._ArgumentGroup) -> None:
+    """Options of what is said, in a group that has others."""
     group.add_argument(
         "--json", action="store_true", help="print one JSON object instead of the text"
     )

@@ -23,7 +23,8 @@ class Gate:
     """One limit that the user set, and what was found against it.
 
     ``name``: the option as written; ``value``: what was measured at ``where`` (names such as
-    ``output``, ``case``, ``operator``), ``limit``: what is allowed.
+    ``output``, ``case``, ``operator``), ``limit``: what is allowed. ``got``: what was found, in
+    words, where one number does not say it.
     """
 
     name: str
@@ -31,12 +32,13 @@ class Gate:
     value: float | None
     limit: str
     where: Mapping[str, Any] = field(default_factory=dict)
+    got: str = ""
 
     def __bool__(self) -> bool:
         return self.ok
 
     def __str__(self) -> str:
-        value = "n/a" if self.value is None else f"{self.value:.6g}"
+        value = self.got or ("n/a" if self.value is None else f"{self.value:.6g}")
         found = f"{self.name}: got {value}, limit {self.limit}"
         where = f" ({places(self.where)})" if self.where else ""
         return f"{'ok  ' if self.ok else 'FAIL'} {found}{where}"
@@ -57,7 +59,8 @@ class Outcome:
     """The result of one command; true if every gate holds.
 
     ``facts``: what it worked on (model, march, data). ``result``: the command's own findings.
-    ``text``: the same for a reader. ``files``: what was written.
+    ``text``: the same for a reader. ``files``: what was written. ``gates_in_text``: ``text`` shows
+    the gates already.
     """
 
     facts: Mapping[str, Any]
@@ -65,6 +68,7 @@ class Outcome:
     text: str
     gates: Sequence[Gate] = ()
     files: Sequence[str | PathLike[str]] = ()
+    gates_in_text: bool = False
 
     def __bool__(self) -> bool:
         return all(self.gates)
@@ -76,7 +80,7 @@ class Outcome:
 
     def __str__(self) -> str:
         head = [f"{name}: {value}" for name, value in self.facts.items()]
-        tail = [str(gate) for gate in self.gates]
+        tail = [] if self.gates_in_text else [str(gate) for gate in self.gates]
         written = [f"written: {path}" for path in self.files]
         parts = ["\n".join(head), self.text, "\n".join(tail), "\n".join(written)]
         return "\n\n".join(part for part in parts if part)

@@ -52,6 +52,31 @@ class DomainOp:
     outputs: tuple[str, ...] = ("y",)
 
 
+_added: dict[str, tuple[DomainOp, str]] = {}
+"""Operators registered outside of ``qtune.hbir.bodies``: schema and text of the body by name."""
+
+
+def register_domain_op(op: DomainOp, body_text: str) -> DomainOp:
+    """Enter an operator of a user's, with its function body as ONNX text; its name must be new.
+
+    Raises ``HbirError`` where the name is taken or where body and schema differ.
+    """
+    if op.name in domain_ops():
+        raise HbirError(f"{DOMAIN}::{op.name} is defined twice; rename one of them")
+    _check_schema("register_domain_op", op.name, op, domain_ops())
+    _added[op.name] = (op, body_text)
+    domain_ops.cache_clear()
+    _texts.cache_clear()
+    try:
+        body(op.name)
+    except HbirError:
+        del _added[op.name]
+        domain_ops.cache_clear()
+        _texts.cache_clear()
+        raise
+    return op
+
+
 def _body_modules() -> Iterable[ModuleType]:
     package = importlib.import_module("qtune.hbir.bodies")
     for module in pkgutil.iter_modules(package.__path__):
@@ -66,6 +91,7 @@ def domain_ops() -> Mapping[str, DomainOp]:
         for name, op in getattr(module, "SCHEMAS", {}).items():
             _check_schema(module.__name__, name, op, found)
             found[name] = op
+    found |= {name: op for name, (op, _) in _added.items()}
     return MappingProxyType(found)
 
 
@@ -82,7 +108,8 @@ def _check_schema(where: str, name: str, op: DomainOp, found: Mapping[str, Domai
 
 @cache
 def _texts() -> Mapping[str, tuple[str, str]]:
-    return {
+    own = {name: ("register_domain_op", text) for name, (_, text) in _added.items()}
+    return own | {
         name: (module.__name__, text)
         for module in _body_modules()
         for name, text in getattr(module, "BODIES", {}).items()

@@ -33,6 +33,8 @@ def register(spec: OpSpec) -> OpSpec:
     _specs[spec.name] = spec
     for kernel in spec.kernels:
         register_kernel(kernel)
+    for index in (_index, _foreign, kernel_owners):  # made before, without an operator of a user's
+        index.cache_clear()
     return spec
 
 

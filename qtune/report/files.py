@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -32,6 +33,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def remove_remains(path: Path) -> None:
+    """Delete what a killed writer of ``path`` left; for who holds the only right to write there."""
+    for partial in path.parent.glob(f".{glob.escape(path.stem)}.*.part{path.suffix}"):
+        partial.unlink(missing_ok=True)
 
 
 def check_folder(

@@ -54,8 +54,8 @@ class Table:
         """The caption, and how many rows there are where not all are shown."""
         if len(self.rows) <= self.most:
             return self.caption
-        cut = f"the first {self.most} of {len(self.rows)} rows; {self.rest}"
-        return f"{self.caption} ({cut})" if self.caption else cut.capitalize()
+        cut = f"he first {self.most} of {len(self.rows)} rows; {self.rest}"
+        return f"{self.caption} (t{cut})" if self.caption else f"T{cut}"
 
 
 @dataclass(frozen=True, slots=True)

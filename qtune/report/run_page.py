@@ -30,8 +30,8 @@ from qtune.report.run_page_values import Entry, check_entry
 
 _FRAME = 40_000
 """Bytes for the head, the style sheet and the notes."""
-_LEAST = 4_000
-"""Bytes that a model's or a check's part gets at least, before the next one is asked."""
+_LEAST_MODEL, _LEAST_CHECK = 4_000, 1_500
+"""Bytes that a part gets at least, before the next one is asked."""
 _TABLES, _MODELS = 0.1, 0.4
 """Share of the page for each table of the run, and for the tables of all models."""
 
@@ -86,7 +86,7 @@ def _model_parts(
     frames: dict[str, list[Markup]] = {}
     reserved = int(budget.left * _MODELS)
     for index, model in enumerate(models):
-        room = max(reserved // (len(models) - index), _LEAST)
+        room = max(reserved // (len(models) - index), _LEAST_MODEL)
         before = budget.left
         head = budget.rows(partial(checks_table, model), len(model.checks), room).text
         if not head:
@@ -114,10 +114,10 @@ def _details(
     for mark in MARKS:
         wanted = [(m.name, c) for m in models for c in m.checks if c["mark"] == mark]
         for index, (model, check) in enumerate(wanted):
-            if budget.left < _LEAST:
+            if budget.left < _LEAST_CHECK:
                 left_out["checks"] += len(wanted) - index
                 break
-            room = max(budget.left // (len(wanted) - index), _LEAST)
+            room = max(budget.left // (len(wanted) - index), _LEAST_CHECK)
             fitted = budget.fit(variants(check), room, 3)
             if fitted.text:
                 found.setdefault(model, []).append(fitted.text)

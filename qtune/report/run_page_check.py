@@ -8,7 +8,7 @@ from typing import Any
 
 from qtune.report.page import MOST_ROWS, Section, Table
 from qtune.report.run_page_budget import Variant
-from qtune.report.run_page_pictures import STRUCTURE, is_sensitivity, least_bytes, picture
+from qtune.report.run_page_pictures import STRUCTURE, has_order, least_bytes, parts_of, picture
 from qtune.report.run_page_values import (
     BLOCK,
     NAME,
@@ -21,7 +21,9 @@ from qtune.report.run_page_values import (
     short_test,
 )
 
-COLUMNS = ("name", "value", "dtype", "scale", "shape", "differing", "saturated", "source")
+COLUMNS = (
+    "name", "value", "found", "dtype", "scale", "shape", "differing", "saturated", "source",
+)  # fmt: skip
 _NUMERIC = ("value", "scale", "differing", "saturated")
 WORST = 10
 _MOST_OPEN = 12
@@ -71,9 +73,10 @@ def _text(entry: Entry) -> list[str]:
     """Headline and first bad layer of a failed check, and what to do."""
     lines = [] if entry["ok"] else [entry["headline"]]
     bad = [layer for layer in entry["layers"] if not layer["ok"]]
-    if bad and _parts(entry) == "layers":
+    if bad and has_order(entry):
         where = f" ({bad[0]['source']})" if bad[0].get("source") else ""
-        lines.append(f"First bad layer in order of execution: {bad[0]['name']}{where}.")
+        one = parts_of(entry).removesuffix("s")
+        lines.append(f"First bad {one} in order of execution: {bad[0]['name']}{where}.")
     return [clipped(line) for line in (*lines, entry["advice"]) if line]
 
 
@@ -91,16 +94,11 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
     return [(label, clipped(str(text))) for label, text in facts.items() if text]
 
 
-def _parts(entry: Entry) -> str:
-    """What the layers of a check are."""
-    return "ports" if is_sensitivity(entry) else str(entry.get("parts", "layers"))
-
-
 def _worst(entry: Entry, rows: int) -> list[Section]:
     """The worst layers only."""
     layers: Sequence[Entry] = entry["layers"]
     shown = sorted(layers, key=badness, reverse=True)[:rows]
-    heading = f"The worst {len(shown)} of {len(layers)} {_parts(entry)}"
+    heading = f"The worst {len(shown)} of {len(layers)} {parts_of(entry)}"
     return [Section(heading, tables=[_table(entry, shown)], collapsed=False)] if shown else []
 
 
@@ -110,10 +108,8 @@ def _whole(entry: Entry) -> list[Section]:
     bad = sum(not layer["ok"] for layer in layers)
     long = bool(bad) and len(layers) > _MOST_OPEN
     above = _worst(entry, min(WORST, bad)) if long else []
-    order = "in order of execution"
-    if is_sensitivity(entry):
-        layers, order = sorted(layers, key=badness, reverse=True), "worst first"
-    heading = f"{len(layers)} {_parts(entry)}, {bad} beyond the limit, {order}"
+    order = ", in order of execution" if has_order(entry) else ""
+    heading = f"{len(layers)} {parts_of(entry)}, {bad} beyond the limit{order}"
     whole = Section(heading, tables=[_table(entry, layers)], collapsed=long)
     return [*above, whole] if layers else []
 
@@ -123,7 +119,13 @@ def _table(entry: Entry, layers: Sequence[Entry]) -> Table:
     columns = [c for c in COLUMNS if any(row[c] != "" for row in rows)]
     caption = clipped(str(entry["measured"]), NAME)
     return Table(
-        columns, rows, bad="bad", caption=caption, numeric=_NUMERIC, wrap=("name",), rest=REST
+        columns,
+        rows,
+        bad="bad",
+        caption=caption,
+        numeric=_NUMERIC,
+        wrap=("name", "found"),
+        rest=REST,
     )
 
 
@@ -133,6 +135,7 @@ def _row(layer: Entry) -> dict[str, Any]:
         "name": name(layer["name"]),
         "source": name(layer.get("source", "")),
         "value": number(layer["value"]),
+        "found": clipped(layer.get("found", ""), 600),
         "dtype": name(layer["dtype"]),
         "scale": number(layer["scale"]),
         "shape": shape,

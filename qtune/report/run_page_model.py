@@ -9,7 +9,7 @@ from typing import Any
 
 from qtune.report.page import Section, Table
 from qtune.report.run_page_check import REST
-from qtune.report.run_page_pictures import dtype_strip, is_sensitivity
+from qtune.report.run_page_pictures import LAYERS, dtype_strip, parts_of
 from qtune.report.run_page_values import Entry, clipped, name
 
 MARKS = ("FAIL", "caught", "ok")
@@ -73,7 +73,7 @@ def facts(model: Model) -> Iterator[Section]:
     seen = [
         [(layer["name"], layer["dtype"]) for layer in check["layers"] if layer["dtype"]]
         for check in model.checks
-        if not is_sensitivity(check)
+        if parts_of(check) == LAYERS and check["check"] != "on_bpu"  # which names a few only
     ]
     best = max(seen, key=len, default=[])
     if best:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,10 +42,10 @@ class Listing:
 
 def summary(models: Sequence[Model]) -> Listing:
     """One row per model, with its first failure."""
-    columns = ("", "model", "failed", "checks", "first failure")
+    columns = ("result", "model", "failed", "checks", "first failure")
     rows = [
         {
-            "": model.mark,
+            "result": model.mark,
             "model": name(model.name),
             "checks": len(model.checks),
             "failed": model.failed,
@@ -62,7 +62,7 @@ def summary(models: Sequence[Model]) -> Listing:
         numeric=("checks", "failed"),
         link="model",
         wrap=("model", "first failure"),
-        status="",
+        status="result",
         rest=REST,
         targets={name(model.name): model.anchor for model in models},
     )
@@ -72,10 +72,10 @@ def summary(models: Sequence[Model]) -> Listing:
 def gates(found: Sequence[Entry]) -> Listing:
     """Every gate: what was found, the limit, the baseline; failed ones first, with what to do."""
     entries = sorted(found, key=lambda gate: _rank(_OUTCOMES, gate["outcome"]))
-    columns = ("", "gate", "value", "limit", "baseline", "model", "note")
+    columns = ("result", "gate", "value", "limit", "baseline", "model", "note")
     rows = [
         {
-            "": gate["outcome"],
+            "result": gate["outcome"],
             "gate": name(gate["expression"]),
             "model": name(gate["model"]),
             "value": number(gate["value"]),
@@ -87,7 +87,7 @@ def gates(found: Sequence[Entry]) -> Listing:
         for gate in entries
     ]
     numeric, wrap = ("value", "baseline"), ("gate", "limit", "model", "note")
-    table = Table(columns, rows, bad="bad", numeric=numeric, wrap=wrap, status="", rest=REST)
+    table = Table(columns, rows, bad="bad", numeric=numeric, wrap=wrap, status="result", rest=REST)
     text, bad = _counts(rows)
     return Listing("Gates", table, text, open=bad)
 
@@ -102,10 +102,10 @@ def _note(gate: Entry) -> str:
 def baselines(found: Sequence[Entry]) -> Listing:
     """Every entry of the baseline files that this run met; what fails comes first."""
     entries = sorted(found, key=lambda entry: _rank(_STATUSES, entry["status"]))
-    columns = ("", "name", "value", "baseline", "limit", "entry", "note", "file")
+    columns = ("result", "name", "value", "baseline", "limit", "entry", "note", "file")
     rows = [
         {
-            "": entry["status"],
+            "result": entry["status"],
             **{key: number(entry[key]) for key in ("name", "value", "baseline", "limit", "file")},
             "entry": number(entry["key"]),
             "note": clipped(entry["note"] or "", 600),
@@ -113,7 +113,7 @@ def baselines(found: Sequence[Entry]) -> Listing:
         }
         for entry in entries
     ]
-    table = Table(columns, rows, bad="bad", wrap=columns[1:], status="", rest=REST)
+    table = Table(columns, rows, bad="bad", wrap=columns[1:], status="result", rest=REST)
     text, bad = _counts(rows)
     return Listing("Baselines", table, text, open=bad)
 
@@ -125,29 +125,32 @@ def _rank(order: Sequence[str], status: str) -> int:
 
 def _counts(rows: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
     """``2 failed, 3 passed.``, and whether any is bad."""
-    counts = Counter(row[""] for row in rows)
+    counts = Counter(row["result"] for row in rows)
     said = ", ".join(f"{count} {status}" for status, count in counts.items())
     return f"{said}.", any(row["bad"] for row in rows)
 
 
 def failures(data: Mapping[str, Any]) -> Iterator[Listing]:
     """Failures that are no failed check: tests, files that can't be collected, workers."""
-    found = {
-        "Tests that failed before they made a check": [
-            test for test in data["tests"] if not test["results"]
-        ],
-        "Other tests that failed": data.get("other_failures", ()),
-        "Crashed workers": [{"nodeid": text, "error": ""} for text in data["crashed_workers"]],
-    }
-    for title, tests in found.items():
-        rows = [
-            {"": "FAIL", "test": name(test["nodeid"]), "error": clipped(test["error"])}
-            for test in tests
-        ]
-        columns = ("", "test", "error") if any(row["error"] for row in rows) else ("", "test")
-        if rows:
-            table = Table(columns, rows, wrap=("test", "error"), status="", rest=REST)
-            yield Listing(title, table)
+    early = [test for test in data["tests"] if not test["results"]]
+    yield from _failures("Tests that failed before they made a check", "test", _named(early))
+    others = _named(data.get("other_failures", ()))
+    yield from _failures("Other tests that failed", "test", others)
+    crashed = [text.partition(": ")[::2] for text in data["crashed_workers"]]
+    yield from _failures("Crashed workers", "worker", crashed)
+
+
+def _named(tests: Iterable[Entry]) -> list[tuple[str, str]]:
+    return [(test["nodeid"], test["error"]) for test in tests]
+
+
+def _failures(title: str, kind: str, pairs: Sequence[tuple[str, str]]) -> Iterator[Listing]:
+    """A table of (name, error) pairs, if there are any."""
+    rows = [{"result": "FAIL", kind: name(key), "error": clipped(said)} for key, said in pairs]
+    columns = ("result", kind, "error")
+    if rows:
+        table = Table(columns, rows, wrap=(kind, "error"), status="result", rest=REST)
+        yield Listing(title, table)
 
 
 def settings(data: Mapping[str, Any]) -> Section:

@@ -69,16 +69,15 @@ def curve(
     if x_label:
         canvas.text(LEFT, TOP + HEIGHT + below + 10, x_label)
     numbers = [v for values in series.values() for v in values if v is not None]
-    if limit is not None:
+    is_far = limit is not None and limit > FAR * max(filter(math.isfinite, numbers), default=0) > 0
+    if limit is not None and not is_far:
         numbers.append(limit)
     y = axis_of(numbers, TOP + HEIGHT, TOP, log=log)
     x = Axis(0, max(len(labels) - 1, 1), LEFT + 6, WIDTH - RIGHT)
     _rule(canvas, y, y_label)
     for place, name in zip(range(0, len(labels), step), shown, strict=True):
-        here = x.at(place) + 3
-        canvas.text(
-            here, TOP + HEIGHT + 8, name, anchor="end", size=9, turned=True, hint=labels[place]
-        )
+        here, hint = (x.at(place) + 3, TOP + HEIGHT + 8), labels[place]
+        canvas.text(*here, name, anchor="end", size=9, turned=True, hint=hint)
     for index, (name, values) in enumerate(series.items()):
         color = COLORS[index % len(COLORS)]
         hints = [f"{label}: " for label in labels]
@@ -86,10 +85,16 @@ def curve(
         if len(series) > 1:
             canvas.text(LEFT + 130 * index, TOP - 6, name, color=color, bold=True)
     if limit is not None:
-        here = y.at(limit)
-        canvas.line(LEFT, here, WIDTH - RIGHT, here, RED, dashed=True)
-        canvas.text(WIDTH - RIGHT, TOP - 6, f"limit {limit:g}", anchor="end", color=RED)
+        _limit(canvas, y, limit, is_far=is_far)
     return canvas.svg()
+
+
+def _limit(canvas: Canvas, y: Axis, limit: float, *, is_far: bool) -> None:
+    """The line of a limit; one that is far above all values is only named."""
+    if not is_far:
+        canvas.line(LEFT, y.at(limit), WIDTH - RIGHT, y.at(limit), RED, dashed=True)
+    text = f"limit {limit:g}, far above" if is_far else f"limit {limit:g}"
+    canvas.text(WIDTH - RIGHT, TOP - 6, text, anchor="end", color=RED)
 
 
 def bars(

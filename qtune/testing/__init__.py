@@ -24,6 +24,7 @@ _HOMES = {
     "assert_qconfig": "qconfig",
     "assert_scale_in": "scales",
     "assert_sensitivity_below": "sensitivity",
+    "Baseline": "baseline",
     "BatchedModule": "batched",
     "Stages": "stages",
     "DirectoryStore": "store",

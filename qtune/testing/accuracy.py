@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from qtune.bpu.hbm import Program
@@ -177,11 +178,12 @@ class _Task:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    kinds = (int, float, np.integer, np.floating)
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _given(value: Any, task: _Task) -> float:
-    return task.checked(check_limit(_CHECK, "baseline", value), f"{_CHECK}: baseline")
+    return task.checked(check_limit(_CHECK, "baseline", float(value)), f"{_CHECK}: baseline")
 
 
 def _check_models(baseline: Any, other: Any) -> None:

@@ -93,12 +93,11 @@ def rule_of(
     given = {"max_drop": max_drop, "max_rise": max_rise, "rtol": rtol, "atol": atol}
     for key, bound in given.items():
         _check_tolerance(name, key, bound)
-    known = known_direction(name)
     one_sided = [_WORSE[key] for key in _WORSE if given[key] is not None]
-    if higher_is_better is not None:
+    if higher_is_better is not None:  # asked first: the registry loads torch
         direction = _BETTER[bool(higher_is_better)]
     else:
-        direction = known or (one_sided[0] if len(one_sided) == 1 else "both")
+        direction = known_direction(name) or (one_sided[0] if len(one_sided) == 1 else "both")
     if len(one_sided) == 1 and direction not in ("both", one_sided[0]):
         wrong, right = (
             ("max_drop", "max_rise") if direction == "lower" else ("max_rise", "max_drop")

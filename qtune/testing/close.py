@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -286,6 +287,11 @@ def _leaves(value: Any, side: str) -> dict[str, Elements]:
     leaves = flatten_named(value)
     if not leaves:
         raise ArgumentError(f"{_CHECK}: {side} holds no tensor, array or number: {value!r}")
+    twice = [key for key, count in Counter(key for key, _ in leaves).items() if count > 1]
+    if twice:
+        raise ArgumentError(
+            f"{_CHECK}: {side} has two tensors that are both called {twice[0]}; rename a key"
+        )
     return {key: elements(leaf, f"{_CHECK}: {side} {key}".rstrip()) for key, leaf in leaves}
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.testing.arguments import check_limit
 
-
 _ALL_DIGITS = 17
 """So many tell one float64 from any other."""
 

@@ -10,7 +10,8 @@ from torch import fx
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import operand_port, value_ports
 from qtune.nn.qat.op import QATOp
-from qtune.profiler.observe import operator_name
+from qtune.ops.spec import Rule
+from qtune.profiler.observe import operator_name, operator_of
 from qtune.qconfig.dtypes import Float
 from qtune.qconfig.plan import Decision
 from qtune.quantizers.fake_cast import FakeCast
@@ -26,6 +27,8 @@ class ModelPort:
     ``dtype``: what its values are. ``grid``: the fake-quantize or cast that makes them so, which
     may be that of another operator (``pool`` keeps the scale of its input). ``shape``: of a result,
     as prepare saw it. ``decision``: of the configuration, where it decided about this port.
+    ``can_have_grid``: not of what is no number with a scale whatever the configuration says (an
+    index, a mask), and where values enter and leave the quantized part.
     """
 
     op: str
@@ -34,6 +37,7 @@ class ModelPort:
     grid: FakeQuantize | FakeCast | None
     shape: tuple[int, ...] | None = None
     decision: Decision | None = None
+    can_have_grid: bool = True
 
     @property
     def name(self) -> str:
@@ -43,8 +47,7 @@ class ModelPort:
     @property
     def scale(self) -> float | None:
         """The scale, where there is one for the whole tensor."""
-        has_one = isinstance(self.grid, FakeQuantize) and self.grid.scale.numel() == 1
-        return float(self.grid.scale.detach()) if has_one and self.grid is not None else None
+        return scale_of(self.grid)
 
     @property
     def decided(self) -> str:
@@ -57,6 +60,13 @@ class ModelPort:
         owner = "" if rule or self.grid is None else self.grid.name
         reason = f"{self.decision.reason} ({owner})" if owner else self.decision.reason
         return ": ".join(part for part in (rule, asked, reason) if part)
+
+
+def scale_of(grid: FakeQuantize | FakeCast | None) -> float | None:
+    """The scale of a fake-quantize that has one for the whole tensor."""
+    if isinstance(grid, FakeQuantize) and grid.scale.numel() == 1:
+        return float(grid.scale.detach())
+    return None
 
 
 def model_ports(model: PreparedModel) -> list[ModelPort]:
@@ -86,12 +96,13 @@ class _Ports:
 
     def _before(self, name: str, node: fx.Node) -> Iterator[ModelPort]:
         """Operands and weight."""
-        op = self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
-        if not isinstance(op, QATOp):
+        op = operator_of(self.model, node)
+        if op is None:
             return
         for index, source in _operands(op, node):
             grid, kind = operand_port(op, node, index, self.grids), f"input-{index}"
-            yield ModelPort(name, kind, _dtype(grid, source), grid, None, self._of(name, kind))
+            facts = grid, None, self._of(name, kind), grid is not None or not _is_border(op)
+            yield ModelPort(name, kind, _dtype(grid, source), *facts)
         if op.weight_fake_quant is not None:
             grid = op.weight_fake_quant
             decision = self._of(name, "weight")
@@ -102,10 +113,16 @@ class _Ports:
         shape = tuple(last.meta.get("shape") or ()) or None
         decision = self._of(operator_name(last), "output")
         grid = self.grids.get(last)
-        return ModelPort(name, "output", _dtype(grid, last), grid, shape, decision)
+        op = operator_of(self.model, last)
+        has_none = grid is None and op is not None and op.spec.rule is Rule.NO_SCALE
+        return ModelPort(name, "output", _dtype(grid, last), grid, shape, decision, not has_none)
 
     def _of(self, name: str, kind: str) -> Decision | None:
         return self.decisions.get((name, kind)) or self.decisions.get((name, "operator"))
+
+
+def _is_border(op: QATOp) -> bool:
+    return op.spec.family == "quant"
 
 
 def _group(node: fx.Node) -> str:

@@ -7,7 +7,7 @@ weight``, ``<operator> input`` (every operand) or ``<operator> input-1``, as rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -15,6 +15,9 @@ from typing import Any, TypeVar
 from qtune.errors import ArgumentError
 
 V = TypeVar("V")
+Port = tuple[str, str]
+"""Operator and kind: ``output``, ``weight``, ``input-0``, ..."""
+
 _INPUT = "input"
 _KINDS = ("output", "weight", _INPUT)
 _MOST_CLOSE = 3
@@ -29,8 +32,8 @@ def patterns_of(check: str, argument: str, given: Any) -> list[str]:
     """Names as a list; a single one may come as it is."""
     if isinstance(given, str):
         return [given]
-    names = list(given) if isinstance(given, Iterable) else [None]
-    if all(isinstance(item, str) for item in names):
+    names = list(given) if isinstance(given, Iterable) else []
+    if isinstance(given, Iterable) and all(isinstance(item, str) for item in names):
         return names
     raise ArgumentError(f"{check}: {argument} must be names of operators but got {given!r}")
 
@@ -46,16 +49,28 @@ def operators_of(check: str, argument: str, pattern: str, names: Sequence[str]) 
 
 
 def ports_of(
-    check: str, argument: str, pattern: str, ports: Sequence[tuple[str, str]], default: str = ""
-) -> list[tuple[str, str]]:
+    check: str,
+    argument: str,
+    pattern: str,
+    ports: Sequence[Port],
+    default: str = "",
+    by_name: Container[Port] = (),
+) -> list[Port]:
     """The (operator, kind) among ``ports`` that ``pattern`` names, at least one.
 
-    ``default``: the kind where ``pattern`` names none; ``""``: every kind.
+    ``default``: the kind where ``pattern`` names none; ``""``: every kind. ``by_name``: ports that
+    only the exact name of their operator means.
     """
     name, kind = _split(pattern)
     kind = kind or default
     chosen = set(operators_of(check, argument, name, list(dict.fromkeys(op for op, _ in ports))))
-    found = [port for port in ports if port[0] in chosen and _is_kind(kind, port[1])]
+    found = [
+        port
+        for port in ports
+        if port[0] in chosen
+        and _is_kind(kind, port[1])
+        and (port[0] == name or port not in by_name)
+    ]
     if found:
         return found
     there = [f"{op} {own}" for op, own in ports if op in chosen]
@@ -68,12 +83,13 @@ def by_port(
     check: str,
     argument: str,
     given: Mapping[str, V],
-    ports: Sequence[tuple[str, str]],
+    ports: Sequence[Port],
     default: str = "",
-) -> dict[tuple[str, str], V]:
+    by_name: Container[Port] = (),
+) -> dict[Port, V]:
     """What a table by pattern says about each port that it names; the later entry wins.
 
-    In the order of ``ports``.
+    In the order of ``ports``; the other arguments as for :func:`ports_of`.
     """
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise ArgumentError(
@@ -83,7 +99,7 @@ def by_port(
     said = {
         port: value
         for pattern, value in given.items()
-        for port in ports_of(check, argument, pattern, ports, default)
+        for port in ports_of(check, argument, pattern, ports, default, by_name)
     }
     return {port: said[port] for port in ports if port in said}
 

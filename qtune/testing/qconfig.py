@@ -15,7 +15,6 @@ from qtune.qconfig.dtypes import port_dtype
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.learned import LearnedFakeQuantize
 from qtune.testing.arguments import check_prepared
-from qtune.testing.limits import shortest
 from qtune.testing.model_ports import ModelPort, model_ports
 from qtune.testing.names import by_port, operators_of, patterns_of
 from qtune.testing.origin import origin_of
@@ -53,8 +52,9 @@ def assert_qconfig(
     A port is ``"head output"``, ``"head weight"``, ``"head input"`` (all operands) or ``"head
     input-1"``; without a kind it is the output. The operator may be a module around it, a glob
     (``"stem*"``) or ``""`` for all; a later entry wins. The output of an operator that joins a
-    fused group is that of the group. A name that fits nothing is an ``ArgumentError``. The message
-    says which rule decided (toolchain_facts 4; ``qtune.quantization.explain``).
+    fused group is that of the group. What can have no scale (an index, the result of a
+    DeQuantStub) is meant by its exact name only. A name that fits nothing is an ``ArgumentError``.
+    The message says which rule decided (as ``qtune.quantization.explain`` does).
     """
     __tracebackhide__ = True
     prepared = check_prepared(_CHECK, model)
@@ -63,9 +63,9 @@ def assert_qconfig(
             f"{_CHECK}: give at least one of dtypes, fixed_scales, high_precision_outputs"
         )
     ports = {(port.op, port.kind): port for port in model_ports(prepared)}
-    keys = list(ports)
+    keys, by_name = list(ports), {key for key, port in ports.items() if not port.can_have_grid}
     problems: dict[tuple[str, str], list[Problem]] = {}
-    for key, dtype in by_port(_CHECK, "dtypes", dtypes or {}, keys, _OUTPUT).items():
+    for key, dtype in by_port(_CHECK, "dtypes", dtypes or {}, keys, _OUTPUT, by_name).items():
         problems.setdefault(key, []).extend(_wrong_dtype(ports[key], dtype))
     for key, scale in by_port(_CHECK, "fixed_scales", fixed_scales or {}, keys, _OUTPUT).items():
         problems.setdefault(key, []).extend(_wrong_scale(ports[key], scale))
@@ -123,7 +123,7 @@ def _wrong_scale(port: ModelPort, wanted: Any) -> list[Problem]:
         raise ArgumentError(
             f"{_CHECK}: fixed_scales: {port.name}: a scale is a positive number, got {wanted!r}"
         )
-    limit = f"scale {shortest(wanted)}, fixed"
+    limit = f"scale {wanted:.7g}, fixed"
     if not isinstance(port.grid, FakeQuantize):
         return [(f"{port.dtype}, no scale", limit)]
     scale = port.grid.scale.detach()

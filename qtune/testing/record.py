@@ -42,12 +42,26 @@ def drain() -> list[AssertionResult]:
 
 
 @contextmanager
+def carrying_on() -> Iterator[None]:
+    """A failed assertion ends the block and no more: its result is recorded."""
+    try:
+        yield
+    except AssertionError as error:
+        if not hasattr(error, "qtune_result"):  # an assert in the user's own code
+            raise
+
+
+@contextmanager
 def kept_apart() -> Iterator[list[AssertionResult]]:
-    """Results that are concluded within the block go to the list, not to the record."""
+    """Results that are concluded within the block go to the list, not to the record.
+
+    A failed assertion ends the block and no more.
+    """
     before = drain()
     found: list[AssertionResult] = []
     try:
-        yield found
+        with carrying_on():
+            yield found
     finally:
         found += drain()
         _results.extend(before)

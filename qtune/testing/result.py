@@ -128,7 +128,8 @@ class AssertionResult:
         command = rerun_command()
         if command:
             lines.append(f"run again: {command}")
-        return "\n".join(lines)
+        # xdist ends the session over a text with lone surrogates
+        return "\n".join(map(printable, "\n".join(lines).split("\n")))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain containers (the values may still be NumPy or torch scalars)."""

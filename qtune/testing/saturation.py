@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from qtune.analysis.ablation import CastPort, all_ports
+from qtune.analysis.ablation import AnyPort, Port, all_ports
 from qtune.capture.inputs import as_example_list
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
@@ -15,6 +15,7 @@ from qtune.testing.arguments import check_limit
 from qtune.testing.clipping import Tally, clipping
 from qtune.testing.codes import code_shares
 from qtune.testing.limits import shortest, telling
+from qtune.testing.model_ports import scale_of
 from qtune.testing.names import patterns_of, ports_of
 from qtune.testing.origin import Origin, origin_of
 from qtune.testing.record import conclude
@@ -69,8 +70,6 @@ def _conclude(
     layers: Sequence[LayerResult], bound: float, parts: str, advice: str, origin: Origin
 ) -> AssertionResult:
     __tracebackhide__ = True
-    if not layers:
-        raise ArgumentError(f"{_CHECK}: no operator of the model has a scale")
     worst = max(layers, key=lambda layer: layer.badness)
     return conclude(
         AssertionResult(
@@ -97,32 +96,31 @@ def _of_ports(
 ) -> tuple[list[LayerResult], str]:
     """Every chosen port, and what to do about the worst."""
     ports = all_ports(model)
-    missing = [
-        p.name for p in ports if not isinstance(p, CastPort) and not p.fake_quantize.observed
-    ]
+    missing = [p.name for p in ports if isinstance(p, Port) and not p.fake_quantize.observed]
     if missing:
         raise ArgumentError(f"{_CHECK}: {missing[0]} has no scale yet: calibrate the model first")
     wanted = _chosen([(port.op.name, port.kind) for port in ports], patterns)
     chosen = [port for port in ports if (port.op.name, port.kind) in wanted]
     items = as_example_list(inputs, "inputs", ArgumentError)
     tallies = clipping(model, chosen, items)
-    layers, covered = [], {}
+    layers = []
     for port in chosen:
-        tally, quantizer = tallies[port.name], port.fake_quantize
-        scale = None
-        if not isinstance(port, CastPort) and quantizer.scale.numel() == 1:
-            scale = float(quantizer.scale.detach())
-            covered[port.name] = scale * quantizer.dtype.qmax
-        shape, dtype, found = tally.shape, str(quantizer.dtype), f"{tally} clipped"
-        layers.append(_layer(port.name, tally.share, bound, shape, dtype, scale, found))
-    worst = max(layers, key=lambda layer: layer.badness, default=None)
-    name = worst.name if worst else ""
-    reach = (
-        f"{name} covers {covered[name]:.4g}, these inputs reach {tallies[name].reach:.4g}. "
-        if name in covered
-        else ""
-    )
-    return layers, f"{reach}Calibrate with data like these, or fix a larger range (threshold)."
+        tally, grid = tallies[port.name], port.fake_quantize
+        shape, found = tally.shape, f"{tally} clipped"
+        facts = shape, str(grid.dtype), scale_of(grid), found
+        layers.append(_layer(port.name, tally.share, bound, *facts))
+    return layers, _advice(chosen, tallies)
+
+
+def _advice(ports: Sequence[AnyPort], tallies: Mapping[str, Tally]) -> str:
+    """What to do about the port that clips most."""
+    worst = max(ports, key=lambda port: tallies[port.name].share)
+    scale, reach = scale_of(worst.fake_quantize), ""
+    if isinstance(worst, Port) and scale is not None:
+        covered = scale * worst.fake_quantize.dtype.qmax
+        most = tallies[worst.name].reach
+        reach = f"{worst.name} covers {covered:.4g}, these inputs reach {most:.4g}. "
+    return f"{reach}Calibrate with data like these, or fix a larger range (threshold)."
 
 
 def _of_codes(
@@ -156,6 +154,10 @@ def _results(module: HbirModule, ops: Sequence[str], patterns: Sequence[str]) ->
 
 
 def _chosen(ports: Sequence[tuple[str, str]], patterns: Sequence[str]) -> set[tuple[str, str]]:
+    if not ports:
+        raise ArgumentError(f"{_CHECK}: no operator of the model has a scale")
+    if not patterns:
+        raise ArgumentError(f"{_CHECK}: names is empty; leave it out for all ports")
     return {port for pattern in patterns for port in ports_of(_CHECK, "names", pattern, ports)}
 
 

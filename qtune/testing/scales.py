@@ -11,13 +11,15 @@ import onnx_ir as ir
 
 from qtune.analysis.ablation import Port, all_ports
 from qtune.arith.quantize import SMALLEST_SCALE
+from qtune.dtype import ALL_DTYPES
 from qtune.errors import ArgumentError
+from qtune.hbir.attributes import node_attributes
 from qtune.hbir.builder import META_DTYPE, META_OP, META_RESULT, META_SCALE
 from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.observe import Model
 from qtune.testing.arguments import check_limit
-from qtune.testing.limits import shortest
+from qtune.testing.limits import telling
 from qtune.testing.names import by_port
 from qtune.testing.origin import origin_of
 from qtune.testing.record import conclude
@@ -25,6 +27,7 @@ from qtune.testing.result import PORTS, AssertionResult, LayerResult
 
 _CHECK = "assert_scale_in"
 _FAKE_QUANT = "FakeQuant"
+_DIGITS = 7  # of a float32
 _SMALLEST = float(SMALLEST_SCALE)
 _ADVICE = (
     "Look at the data that calibration saw there: a constant, an empty or a huge input gives such "
@@ -52,6 +55,11 @@ class _Verdict:
     channel: int
     badness: float
     limit: str
+    bounds: Range
+
+    def holds(self, value: float) -> bool:
+        """Whether a scale is within the bounds."""
+        return self.bounds[0] <= value <= self.bounds[1]
 
 
 def assert_scale_in(
@@ -65,7 +73,7 @@ def assert_scale_in(
     """Assert that every scale lies from ``low`` to ``high``; 0, NaN and infinities never do.
 
     ``model``: a prepared model (every port, weights per channel), a fake-quant HBIR module (the
-    same) or an integer one (results only: scales of weights are part of its requantize factors).
+    same) or an integer one (but for weights, whose scales are part of its requantize factors).
     ``low`` defaults to 2**-40, the smallest scale that calibration gives (numerics.md section 1),
     ``high`` to no bound. ``ranges``: port -> ``(low, high)`` in place of these, where ``None``
     is the default; names as for ``assert_qconfig``, without a kind every port of the operator.
@@ -138,7 +146,7 @@ def _range(where: str, low: Any, high: Any) -> Range:
 
 def _judge(item: _Scales, bounds: Range) -> _Verdict:
     if not item.values:
-        return _Verdict(math.nan, 0, math.inf, "calibrated")
+        return _Verdict(math.nan, 0, math.inf, "calibrated", bounds)
     every = [_one(value, channel, bounds) for channel, value in enumerate(item.values)]
     return max(every, key=lambda verdict: verdict.badness)
 
@@ -147,16 +155,16 @@ def _one(value: float, channel: int, bounds: Range) -> _Verdict:
     """How far beyond its bounds a scale is, in powers of two; not above 0: within them."""
     low, high = bounds
     if not (0 < value < math.inf):
-        limit = "a positive number" if high == math.inf or value <= 0 else f"<= {shortest(high)}"
-        return _Verdict(value, channel, math.inf, limit)
+        limit = "a positive number" if high == math.inf or value <= 0 else f"<= {_short(high)}"
+        return _Verdict(value, channel, math.inf, limit, bounds)
     below, above = math.log2(low / value), math.log2(value / high) if high < math.inf else -math.inf
     if below >= above:
-        return _Verdict(value, channel, below, f">= {_short(low)}")
-    return _Verdict(value, channel, above, f"<= {_short(high)}")
+        return _Verdict(value, channel, below, f">= {_short(low)}", bounds)
+    return _Verdict(value, channel, above, f"<= {_short(high)}", bounds)
 
 
 def _short(bound: float) -> str:
-    return "2**-40" if bound == _SMALLEST else shortest(bound)
+    return "2**-40" if bound == _SMALLEST else f"{bound:.{_DIGITS}g}"
 
 
 def _layer(item: _Scales, verdict: _Verdict) -> LayerResult:
@@ -177,7 +185,7 @@ def _got(item: _Scales, verdict: _Verdict) -> str:
     if not item.values:
         return "no scale yet"
     channel = f" (channel {verdict.channel} of {len(item.values)})" if len(item.values) > 1 else ""
-    return f"{verdict.value:.7g}{channel}"
+    return f"{telling(verdict.value, verdict.holds, _DIGITS)}{channel}"
 
 
 def _scales(model: Any) -> Iterator[_Scales]:
@@ -199,18 +207,19 @@ def _scales(model: Any) -> Iterator[_Scales]:
 
 
 def _of_node(node: ir.Node) -> Iterator[_Scales]:
-    """The result's scale, and those of fake-quantized constants and operands."""
+    """The scale of the result or of an operand that is quantized anew, and those of constants."""
     op, result = node.metadata_props.get(META_OP, ""), node.outputs[0]
     facts = result.metadata_props
-    if META_RESULT in node.metadata_props:
-        if META_SCALE in facts:
-            scale = float(facts[META_SCALE])
-            yield _Scales(op, "output", facts.get(META_DTYPE, ""), (scale,))
+    use = next(iter(result.uses()), None)
+    operand = f"input-{use.idx if use else 0}"
+    if META_SCALE in facts:
+        kind = "output" if META_RESULT in node.metadata_props else operand
+        yield _Scales(op, kind, facts.get(META_DTYPE, ""), (float(facts[META_SCALE]),))
         return
     source = node.inputs[0] if node.op_type.startswith(_FAKE_QUANT) else None
     constant = node.inputs[1].const_value if source is not None and node.inputs[1] else None
-    if source is None or constant is None:
-        return
-    use = next(iter(result.uses()), None)
-    kind = "weight" if source.const_value is not None else f"input-{use.idx if use else 0}"
-    yield _Scales(op, kind, facts.get(META_DTYPE, ""), tuple(constant.numpy().reshape(-1).tolist()))
+    if source is not None and constant is not None:
+        kind = "weight" if source.const_value is not None else operand
+        qmin = node_attributes(node).get("qmin")
+        dtype = next((str(dtype) for dtype in ALL_DTYPES if dtype.qmin == qmin), "")
+        yield _Scales(op, kind, dtype, tuple(constant.numpy().reshape(-1).tolist()))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from qtune.analysis.ablation import Port, all_ports
+from qtune.analysis.ablation import all_ports
 from qtune.analysis.sensitivity import sensitivity_tables
 from qtune.capture.inputs import Inputs, as_example_list
 from qtune.errors import ArgumentError
@@ -16,6 +16,7 @@ from qtune.profiler.metric import Metric, MetricInfo
 from qtune.testing.arguments import check_limit, check_prepared
 from qtune.testing.clipping import clipping
 from qtune.testing.limits import Limit
+from qtune.testing.model_ports import scale_of
 from qtune.testing.origin import origin_of
 from qtune.testing.port_advice import port_advice
 from qtune.testing.record import conclude
@@ -104,9 +105,7 @@ def _layers(
     layers = []
     for name in (name for name in ports if name in worst):
         value, dtype, _ = worst[name]
-        port, tally, scale = ports[name], tallies[name], None
-        if isinstance(port, Port) and port.fake_quantize.scale.numel() == 1:
-            scale = float(port.fake_quantize.scale.detach())
+        tally, scale = tallies[name], scale_of(ports[name].fake_quantize)
         badness, ok = limit.metric.badness(value), limit.holds(value)
         layers.append(
             LayerResult(name, value, ok, badness, tally.shape, dtype, scale, saturated=tally.share)

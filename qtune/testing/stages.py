@@ -238,7 +238,8 @@ class Stages:
 
         made = self.store.get(self.key, "model.hbm", compile_aside, save, load)
         kept = self.store.path(self.key, "model.hbm")
-        return made if kept is None or not kept.exists() else load(kept)
+        found = made if kept is None or not kept.exists() else load(kept)
+        return self._mark(found, "model.hbm")
 
     def _module(self, name: str, build: Callable[[], HbirModule]) -> HbirModule:
         with march(self.march):

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from filelock import FileLock
 
-from qtune.report.files import write_text, write_with
+from qtune.report.files import remove_remains, write_text, write_with
 
 T = TypeVar("T")
 _log = logging.getLogger("qtune.store")
@@ -110,7 +110,7 @@ class DirectoryStore:
 
     def _keep(self, path: Path, made: T, save: Callable[[T, Path], object]) -> None:
         try:
-            _remove_remains(path)
+            remove_remains(path)  # nobody else writes while we hold the lock
             write_with(path, lambda partial: save(made, partial))
             write_text(_checksum_path(path), _checksum(path))
         except OSError as error:
@@ -170,12 +170,6 @@ def content_key(parts: dict[str, object]) -> str:
     """A short hash of everything an artefact depends on."""
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
-
-
-def _remove_remains(path: Path) -> None:
-    """Delete what a killed writer left; nobody else writes while we hold the lock."""
-    for partial in path.parent.glob(f".{path.stem}.*.part{path.suffix}"):
-        partial.unlink(missing_ok=True)
 
 
 def _checksum(path: Path) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 
-from qtune.testing import assert_accuracy_drop_below, assert_close
+from qtune.testing import assert_close
 from qtune.testing.record import conclude
 from qtune.testing.result import AssertionResult
 
@@ -31,6 +31,10 @@ from qtune.testing.result import AssertionResult
 class Color(enum.Enum):
     RED = "red"
     MIXED = ("red", "blue")
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
 
 
 @dataclasses.dataclass
@@ -52,12 +56,14 @@ GOOD = {
     "np_array_of_one": np.array([[7]], np.int16),
     "np_datetime": np.datetime64("2026-01-02T03:04", "ns"),
     "torch_scalar": torch.tensor(2.5, requires_grad=True),
+    "torch_half": torch.tensor(0.5, dtype=torch.half),
     "torch_bfloat16": torch.tensor(1.5, dtype=torch.bfloat16),
     "torch_bool": torch.tensor([True]),
     "path": pathlib.PurePosixPath("a/b"),
     "undecodable_path": pathlib.Path("a\\udce9"),
     "enum": Color.RED,
     "enum_of_no_scalar": Color.MIXED,
+    "int_enum": Level.HIGH,
     "set": {3, 1, 2},
     "nan": math.nan,
     "inf": np.float32("inf"),
@@ -98,10 +104,6 @@ def test_property(record_property, measured):
 def test_real_assertions():
     assert_close(np.zeros(3, np.float32), torch.zeros(3), name="zeros")
     assert_close(np.array([math.nan]), np.array([math.nan]), equal_nan=True, name="nan")
-    linear = torch.nn.Linear(2, 2)
-    assert_accuracy_drop_below(
-        np.float64(0.5), linear, lambda model: np.float32(0.75), max_drop=0, metric="top1"
-    )
 
 
 def test_failing():
@@ -127,12 +129,14 @@ PLAIN = {
     "np_array_of_one": 7,
     "np_datetime": "2026-01-02T03:04:00.000000000",
     "torch_scalar": 2.5,
+    "torch_half": 0.5,
     "torch_bfloat16": 1.5,
     "torch_bool": True,
     "path": "a/b",
     "undecodable_path": "a\\udce9",
     "enum": "red",
     "enum_of_no_scalar": "MIXED",
+    "int_enum": 3,
     "set": [1, 2, 3],
     "nan": "NaN",
     "inf": "Infinity",
@@ -281,6 +285,7 @@ def _refuse(name: str) -> Any:
 def both(pytester: pytest.Pytester, source: str) -> tuple[Run, Run]:
     """The same suite without and with workers."""
     pytester.makepyfile(test_odd=source)
+    pytester.makeini("[pytest]\njunit_family = xunit1\n")  # which knows record_property
     return Run(pytester, "0"), Run(pytester, "2")
 
 

@@ -115,7 +115,8 @@ def run_suite(environment: Environment, python: Path, work: Path, source: Path) 
     installed = source if environment.install == "editable" else python.parent.parent
     what = {"kind": environment.install, "folder": str(installed), "source": str(source)}
     env = {**os.environ, "QTUNE_EXPECTED_INSTALL": json.dumps(what)}
-    env.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):  # each process would compile all of it
+        env.pop(name, None)
     return subprocess.run(suite_command(python), cwd=suite, env=env, check=False).returncode == 0
 
 

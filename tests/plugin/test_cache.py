@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import re
 from pathlib import Path
 
@@ -84,6 +86,84 @@ def test_damaged_entry_is_built_again(net: pytest.Pytester) -> None:
     (path,) = net.path.glob(".pytest_cache/d/qtune/*/quantized.bc")
     path.write_bytes(path.read_bytes()[:100])
     assert counts(net.runpytest("--qtune"))[0] == 1
+
+
+SUITE = """
+import pytest
+import torch
+from torch import nn
+from pytest_qtune import assert_bit_exact, assert_consistency, assert_no_shared_ops
+
+X = torch.linspace(-1, 1, 2 * 3 * 36).reshape(2, 3, 6, 6)
+MODELS = {
+    "plain": lambda: nn.Conv2d(3, 4, 3),
+    "relu": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()),
+    "pool": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2)),
+}
+
+@pytest.fixture(scope="session", params=MODELS)
+def stages(qtune_stages, request):
+    return qtune_stages(MODELS[request.param], [X], march="nash-e", name=request.param)
+
+@pytest.mark.parametrize("index", range(8))
+def test_integers(stages, index):
+    assert_consistency(stages.qat_bc, stages.quantized_bc, inputs=X + index, max_qscale_diff=1)
+
+def test_structure(stages):
+    assert_no_shared_ops(stages.calib)
+
+def test_kernels(stages):
+    assert_bit_exact(stages.quantized_bc, inputs=X, against="reference")
+"""
+
+
+def artefacts(pytester: pytest.Pytester, *args: str) -> dict[str, int]:
+    """Of a run of the suite with two workers, as its JSON report says."""
+    result = pytester.runpytest("-n2", "--qtune", "--qtune-json=q.json", *args)
+    result.assert_outcomes(passed=30)
+    found: dict[str, int] = json.loads((pytester.path / "q.json").read_text())["artefacts"]
+    return found
+
+
+def test_three_models_with_thirty_tests_are_built_once_by_two_workers(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_models=SUITE)
+    kinds = 3  # calib.pt, qat.bc, quantized.bc
+    assert artefacts(pytester)["built"] == 3 * kinds
+    assert artefacts(pytester)["built"] == 0
+    assert artefacts(pytester, "--qtune-cache-clear")["built"] == 3 * kinds
+
+
+def test_workers_that_clear_the_cache_one_after_the_other_disturb_nobody(
+    net: pytest.Pytester,
+) -> None:
+    """pytest's own flag is carried out by every worker that starts, whatever others do then."""
+    assert counts(net.runpytest("--qtune"))[0] == 3
+    assert counts(net.runpytest("--qtune", "-n2", "--cache-clear"))[0] >= 3
+
+
+def test_a_cache_folder_that_cannot_be_made_is_replaced_by_the_temporary_one(
+    net: pytest.Pytester,
+) -> None:
+    place = net.path / ".pytest_cache" / "d"
+    place.mkdir(parents=True)
+    (place / "qtune").write_text("a file of somebody else")
+    base = net.path / "base"
+    assert counts(net.runpytest("--qtune", f"--basetemp={base}"))[0] == 3
+    assert len(list(base.glob("qtune-artefacts/*/quantized.bc"))) == 1
+    assert (place / "qtune").read_text() == "a file of somebody else"
+
+
+def test_a_full_disk_costs_the_cache_not_the_tests(
+    net: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("qtune.testing.store.write_with", no_space)
+    assert counts(net.runpytest("--qtune")) == (3, 0)
+    assert not list(net.path.glob(".pytest_cache/d/qtune/*/*.bc"))
 
 
 def test_without_the_cache_plugin_artefacts_lie_in_the_temporary_folder(

@@ -73,40 +73,43 @@ def python(*args: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("flag", [(), ("--qtune",)], ids=["without", "with"])
-def test_every_assertion_fails_with_and_without_the_report(
-    pytester: pytest.Pytester, flag: tuple[str, ...]
-) -> None:
+def test_every_assertion_fails_with_the_report_too(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_odd=ODD)
-    result = pytester.runpytest(*flag)
+    result = pytester.runpytest("--qtune")
     result.assert_outcomes(failed=len(CASES))
-    assert headlines(result.stdout.str()) == [case.headline for case in CASES.values()]
-    assert all(words[:2] == ["pytest", "--qtune"] for words in commands(result.stdout.str()))
-    assert "consistency: c2: got ATOL 0.75, limit <= 0.1" in result.stdout.str()
+    output = result.stdout.str()
+    assert headlines(output) == [case.headline for case in CASES.values()]
+    assert f"qtune: {len(CASES)} checks on " in output
+    assert f"{len(CASES)} failed" in output
 
 
 def test_the_command_of_each_failure_repeats_it(pytester: pytest.Pytester) -> None:
+    """Without ``--qtune`` they fail as well; the command asks for the report."""
     pytester.makepyfile(test_odd=ODD)
-    found = commands(pytester.runpytest().stdout.str())
-    assert len(found) == len(CASES)
-    assert {tuple(words[:-1]) for words in found} == {("pytest", "--qtune")}
+    result = pytester.runpytest()
+    result.assert_outcomes(failed=len(CASES))
+    wanted = [case.headline for case in CASES.values()]
+    assert headlines(result.stdout.str()) == wanted
+    found = commands(result.stdout.str())
+    assert [tuple(words[:-1]) for words in found] == [("pytest", "--qtune")] * len(CASES)
+    assert all(words[-1].startswith("test_odd.py::TestOdd::test_fails[") for words in found)
     color, quiet = "--color=no", "-q"
     one = python("-m", *found[1], color, quiet, folder=pytester.path).stdout
-    assert headlines(one) == [list(CASES.values())[1].headline]
+    assert headlines(one) == [wanted[1]]
     assert commands(one) == [found[1]]
-    ids = [words[-1] for words in found]  # the others in one run: each starts torch again
+    ids = [words[-1] for words in found]  # all others in one run: each would start torch again
     rest = python("-m", "pytest", "--qtune", *ids, color, quiet, folder=pytester.path).stdout
-    assert headlines(rest) == [case.headline for case in CASES.values()]
+    assert headlines(rest) == wanted
     assert commands(rest) == found
 
 
-@pytest.mark.parametrize("flag", [(), ("-O",)], ids=["plain", "optimized"])
-def test_plain_python_gets_the_same_messages(tmp_path: Path, flag: tuple[str, ...]) -> None:
+def test_plain_python_gets_the_same_messages_even_optimized(tmp_path: Path) -> None:
+    """``-O`` takes ``assert`` statements out, and nothing may depend on one."""
     (tmp_path / "plain.py").write_text(PLAIN)
-    done = python(*flag, "plain.py", folder=tmp_path)
+    done = python("-O", "plain.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     facts = json.loads((tmp_path / "found.json").read_text())
-    assert facts["asserts"] is not bool(flag)
+    assert not facts["asserts"]
     assert not facts["pytest"]
     assert list(facts["found"]) == list(CASES)
     for name, (kind, text, ok) in facts["found"].items():

@@ -94,9 +94,7 @@ def test_update_of_a_glob_writes_what_it_fits(project: pytest.Pytester) -> None:
     assert run(project, "--qtune-update=net::*sqnr*")[1]["status"] == "created"
 
 
-def test_update_is_refused_in_ci(
-    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_update_is_refused_in_ci(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     measure(project, 31.25)
     monkeypatch.setenv("CI", "true")
     result = project.runpytest("--qtune", "--qtune-update", f"--qtune-gates={GATE}")

@@ -20,7 +20,15 @@ from pytest_qtune.gate_expression import ABSOLUTE, BASELINE, OPERATORS, parse, p
         ("net*: cosine>=0.99", "net*", "cosine", ">=", 0.99, ">= 0.99", ABSOLUTE),
         ("a::b:c >= 1.", "a::b", "c", ">=", 1.0, ">= 1.", ABSOLUTE),
         ("*:x>=+2", "*", "x", ">=", 2.0, ">= +2", ABSOLUTE),
-        ("sqnr_db>=-0.5 vs  baseline", None, "sqnr_db", ">=", -0.5, ">= -0.5 vs baseline", BASELINE),
+        (
+            "sqnr_db>=-0.5 vs  baseline",
+            None,
+            "sqnr_db",
+            ">=",
+            -0.5,
+            ">= -0.5 vs baseline",
+            BASELINE,
+        ),
     ],
 )
 def test_gate_is_read(
@@ -89,7 +97,12 @@ def test_operators(op: str, below: bool, at: bool, above: bool) -> None:
 
 @pytest.mark.parametrize(
     ("models", "model", "fits"),
-    [("net*: ", "net2", True), ("net*: ", "Net", False), ("", "anything", True), ("n?t:", "net", True)],
+    [
+        ("net*: ", "net2", True),
+        ("net*: ", "Net", False),
+        ("", "anything", True),
+        ("n?t:", "net", True),
+    ],
 )
 def test_glob_chooses_models(models: str, model: str, fits: bool) -> None:
     assert parse(f"{models}x>1", "here").is_for(model) is fits

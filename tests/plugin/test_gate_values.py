@@ -156,20 +156,29 @@ def test_difference_from_the_baseline_decides() -> None:
     assert gate_values.judge(gate, "net", measured, 31.25)["outcome"] == "passed"
     entry = gate_values.judge(gate, "net", measured, 31.5)
     assert entry["outcome"] == "failed"
-    assert "got 30.75, baseline 31.5, difference -0.75, limit >= -0.5 vs baseline" in entry["message"]
+    assert (
+        "got 30.75, baseline 31.5, difference -0.75, limit >= -0.5 vs baseline" in entry["message"]
+    )
 
 
 def test_gates_on_one_metric_have_ids_of_their_own() -> None:
     gates = [parse(text, "here") for text in ("x>=1", "x<=2", "y>=1")]
-    entries = gate_values.unique([gate_values.entry_of(gate, "net") for gate in gates])
+    entries = gate_values.complete([gate_values.entry_of(gate, "net") for gate in gates])
     assert [entry["nodeid"] for entry in entries] == [
-        "qtune-gate::net[x >= 1]",
         "qtune-gate::net[x <= 2]",
+        "qtune-gate::net[x >= 1]",
         "qtune-gate::net[y]",
     ]
 
 
 def test_id_of_an_odd_model_name_is_one_line_without_separators() -> None:
     entry = gate_values.entry_of(parse("x>=1", "here"), "a::b\n\x1b")
-    assert entry["nodeid"] == "qtune-gate::a:b\\x0a\\x1b[x]"
+    assert entry["nodeid"] == "qtune-gate::a:b\\n\\x1b[x]"
     assert entry["model"] == "a::b\n\x1b"
+
+
+def test_message_about_an_odd_model_name_is_one_line() -> None:
+    gate = parse("x>=1", "here")
+    measured = gate_values.Measured(0.0, "t.py::t", "c", "")
+    (entry,) = gate_values.complete([gate_values.judge(gate, "a\n\x1b", measured)])
+    assert entry["message"].startswith("a\\n\\x1b: x: got 0, limit >= 1")

@@ -56,7 +56,7 @@ def test_failed_gate_is_a_failed_report_everywhere(
     result.stdout.fnmatch_lines(
         [
             "*_ qtune-gate::net?min_sqnr_db? _*",
-            "E   net: min_sqnr_db: got 21.25, limit >= 25 (consistency of test_net.py::test_second*",
+            "E   net: min_sqnr_db: got 21.25, limit >= 25 (consistency of test_net.py::test_s*",
             "gates:",
             "*model*metric*got*limit*test",
             "*FAIL*net*min_sqnr_db*21.25*>= 25*test_second",

@@ -1,4 +1,4 @@
-"""The published form of ``--qtune-json``: real runs of every shape keep to it, nothing else does."""
+"""The published form of ``--qtune-json``: real runs of every shape keep to it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def test_form_is_strict_and_explains_every_field() -> None:
         assert part["additionalProperties"] is False
         assert set(part["required"]) == set(part["properties"]) - {"built", "read"}
         for field in part["properties"].values():
-            explained = FORM["$defs"][field["$ref"].rpartition("/")[2]] if "$ref" in field else field
+            explained = (
+                FORM["$defs"][field["$ref"].rpartition("/")[2]] if "$ref" in field else field
+            )
             assert field.get("description") or explained["description"]
 
 

@@ -6,7 +6,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-
 GATES = ("--qtune-gates=atol<=0.4", "--qtune-gates=atol>=0.1", "--qtune-gates=top1>=1")
 
 

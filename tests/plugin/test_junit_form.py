@@ -95,7 +95,7 @@ def counts(suite: ET.Element) -> dict[str, int]:
     return found | {"tests": len(list(suite.iter("testcase")))}
 
 
-TESTS = '''
+TESTS = """
 import pytest
 from checks import check
 
@@ -130,10 +130,12 @@ def test_known():
 def test_skipped():
     check(False)
 
-@pytest.mark.parametrize("name", ["a\\nb", "\\x1b[31m", "<&\\"'>", "\\u5377\\u79ef", "\\ud800", "x::y[z]"])
+ODD = ["a\\nb", "\\x1b[31m", "<&\\"'>", "\\u5377\\u79ef", "\\ud800", "x::y[z]"]
+
+@pytest.mark.parametrize("name", ODD)
 def test_odd(name):
     check(True, model=name, name=name, **{name: 1.0})
-'''
+"""
 GATES = [
     "--qtune-gates=sqnr_db>=25",
     "--qtune-gates=cosine>=0.9",
@@ -155,7 +157,10 @@ def suite_of(project: pytest.Pytester, mode: str, *args: str) -> ET.Element:
     assert root.tag == "testsuites"
     assert Check(strict=mode != "testcase").walk(root) == []
     (suite,) = root
-    assert {key: int(suite.get(key, "")) for key in counts(suite)} == counts(suite)
+    listed = counts(suite)
+    tests = int(suite.get("tests", "")) - listed.pop("tests")
+    assert {key: int(suite.get(key, "")) for key in listed} == listed
+    assert tests in (0, 1)  # older pytest counts test_end twice: it passes, and its end fails
     for block in suite.iter("properties"):
         listed = [item.get("name") for item in block]
         assert len(set(listed)) == len(listed)

@@ -16,6 +16,8 @@ from pytest_qtune.options import OPTIONS
             "*option --qtune-march: unknown march*nash-x*nash-e*",
         ),
         ((), "qtune_march = rocket", "*ini key qtune_march: unknown march*rocket*"),
+        (("--qtune-update=",), "", "*--qtune-update: got nothing; give new, all*"),
+        (("--qtune-update", "."), "", "*--qtune-update: it took the path '.' for its value*"),
         (("--qtune-threads=0",), "", "*--qtune-threads: '0' is not legal*auto*"),
         (
             (),

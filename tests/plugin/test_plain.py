@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import enum
 import math
 from dataclasses import dataclass
@@ -47,6 +48,45 @@ def test_plain_values(value: object, expected: object) -> None:
     assert type(plain) is type(expected)
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.datetime64("2026-01-02T03:04", "ns"), "2026-01-02T03:04:00.000000000"),
+        (datetime.datetime(2026, 1, 2, 3, 4), "2026-01-02T03:04:00"),
+        ({Color.RED: 1, 2: {None: 3}}, {"1": 1, "2": {"None": 3}}),
+        (2**1000, 2**1000),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_dates_keys_large_integers_and_surrogates(value: object, expected: object) -> None:
+    assert to_plain(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({1: "a", "1": "b"}, r"result has two keys that are both '1' as text"),
+        ([{"x": 10**400}], r"result\[0\]\['x'\] is an integer of 1329 bits"),
+        (np.timedelta64(1, "s"), "result is a numpy.timedelta64"),
+        (np.zeros(0), "result is a numpy.ndarray"),
+        (torch.zeros(1, device="meta"), "result is a torch.Tensor"),
+        (1j, "result is a builtins.complex"),
+        (b"x", "result is a builtins.bytes"),
+        (dict, "result is a builtins.type"),
+    ],
+)
+def test_what_no_file_holds_is_refused(value: object, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        to_plain(value, "result")
+
+
+def test_what_holds_itself_is_refused() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(TypeError, match=r"^qtune: result is nested too deep, or holds itself"):
+        to_plain(loop, "result")
+
+
 def test_nan_stays_a_float_and_becomes_a_string_for_json() -> None:
     assert math.isnan(to_plain(np.float32("nan")))  # type: ignore[arg-type]
     assert json_ready([math.nan, -math.inf, 1.0]) == ["NaN", "-Infinity", 1.0]
@@ -55,33 +95,3 @@ def test_nan_stays_a_float_and_becomes_a_string_for_json() -> None:
 def test_what_cannot_be_mapped_is_named() -> None:
     with pytest.raises(TypeError, match=r"result\['w'\]\[0\] is a torch.Tensor"):
         to_plain({"w": [torch.zeros(3)]}, "result")
-
-
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_odd_values_do_not_kill_a_worker(pytester: pytest.Pytester, workers: str) -> None:
-    """A35: a NumPy scalar in the results of a test under xdist."""
-    pytester.makepyfile(
-        """
-        import enum, math, pathlib
-        import numpy as np
-        import torch
-        from qtune.testing.record import conclude
-        from qtune.testing.result import AssertionResult
-
-        def test_odd():
-            values = {"np": np.float32(1.5), "torch": torch.tensor(2.5), "path": pathlib.Path("x"),
-                      "set": {1}, "nan": math.nan, "inf": math.inf}
-            conclude(AssertionResult("c", "m", True, "x", "1", "2", values))
-
-        def test_unmappable():
-            conclude(AssertionResult("c", "m", True, "x", "1", "2", {"t": object()}))
-
-        def test_other():
-            pass
-        """
-    )
-    result = pytester.runpytest("-n", workers, "--qtune-json=q.json")
-    text = result.stdout.str()
-    assert "1.5" in (pytester.path / "q.json").read_text()
-    assert "can't be sent to the controller" in text
-    assert "2 passed" in text

@@ -1,4 +1,4 @@
-"""Data of runs in the shape of ``--qtune-json``, with as many models, checks and layers as asked."""
+"""Data of runs in the shape of ``--qtune-json``, as large as asked."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def result(model: str = "net", *, ok: bool = True, count: int = 5, **changed: An
     return {**entry, **changed}
 
 
-def tested(nodeid: str, *results: Entry, outcome: str = "passed", **more: Any) -> Entry:
+def entry_of(nodeid: str, *results: Entry, outcome: str = "passed", **more: Any) -> Entry:
     """A test with its checks."""
     return {"nodeid": nodeid, "outcome": outcome, "error": "", "results": list(results), **more}
 
@@ -127,5 +127,5 @@ def large_run(models: int, tests: int, count: int, failing: int) -> Entry:
             entry = result(f"model{model}", ok=ok, count=0, layers=good if ok else bad)
             nodeid = f"test_m.py::TestModel{model}::test_case[{index}]"
             outcome = "passed" if ok else "failed"
-            found.append(tested(nodeid, entry, outcome=outcome, rerun=f"pytest {nodeid}"))
+            found.append(entry_of(nodeid, entry, outcome=outcome, rerun=f"pytest {nodeid}"))
     return run(*found)

@@ -6,23 +6,30 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qtune.report.page import Link, Section, Table, Tile, cell_text, render
+from qtune.report.drawing import COLORS, GRID, INK, RED, SOFT
+from qtune.report.page import Link, Section, Table, Tile, cell_text, fragment, render
 
 EVIL = "<script>alert('x')</script> & \"quoted\" 'single'"
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
+HEADINGS = {"h1", "h2", "h3", "h4", "summary"}
 
 
 class Checker(HTMLParser):
-    """Refuses tags that are not closed in order; collects text and tags."""
+    """Refuses tags that are not closed in order; collects text, tags, attributes, headings."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
         self.tags: list[str] = []
-        self.text = ""
+        self.attributes: list[tuple[str, str]] = []
+        self.headings: list[tuple[str, str]] = []
+        self.pieces: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag in HEADINGS:
+            self.headings.append((tag, ""))
         if tag not in VOID:
             self.open.append(tag)
 
@@ -30,7 +37,14 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.pieces.append(data)
+        if not HEADINGS.isdisjoint(self.open):
+            tag, text = self.headings[-1]
+            self.headings[-1] = tag, text + data
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 def checked(html: str) -> Checker:
@@ -133,3 +147,49 @@ def test_a_table_that_is_too_long_is_cut_and_says_so() -> None:
 def test_links_lead_to_files_beside_the_page() -> None:
     page = render("T", [Section("S", links=[Link("all <rows>", "a b.html")])])
     assert '<a href="a%20b.html">all &lt;rows&gt;</a>' in page
+
+
+def test_ready_fragments_go_in_as_they_are() -> None:
+    section = Section("my <part>", ["text"], facts=[("Path", "a/b::c")], status="FAIL")
+    ready = fragment(section, 3)
+    assert ready in render("t", [ready])
+    page = checked(str(ready))
+    assert page.headings == [("h3", "FAIL my <part>")]
+    assert "Path: a/b::c" in page.text
+
+
+def test_targets_of_links_need_not_be_titles() -> None:
+    table = Table(("model",), [{"model": "net"}], link="model", targets={"net": "model-1"})
+    html = render("t", [Section("s", tables=[table]), Section("net", anchor="model-1")])
+    assert '<a href="#model-1">net</a>' in html
+    assert '<h2 id="model-1">net</h2>' in html
+
+
+def test_tables_are_readable_without_the_style_sheet() -> None:
+    table = Table(("v",), [{"v": 1, "bad": True}], bad="bad")
+    html = render("t", [Section("s", tables=[table])])
+    assert '<table border="1" cellpadding="4" cellspacing="0">' in html
+    assert '<tr class="bad" bgcolor="#fdecea">' in html
+    assert '<th scope="col">v</th>' in html
+    assert "style=" not in html
+
+
+def test_control_characters_become_visible() -> None:
+    page = checked(render("a\x00\x1b[31m", [Section("s", ["line\nline"])]))
+    assert "a␀␛[31m" in page.text
+    assert "line\nline" in page.text
+
+
+def test_each_colour_of_a_picture_has_one_for_dark_screens() -> None:
+    html = render("t", [])
+    dark = html[html.index("prefers-color-scheme: dark") :]
+    for color in (INK, SOFT, RED, *COLORS):
+        assert f'svg [fill="{color}"]' in dark
+    for color in (GRID, RED, *COLORS):
+        assert f'svg [stroke="{color}"]' in dark
+
+
+def test_folded_parts_are_open_in_print() -> None:
+    html = render("t", [])
+    print_rules = html[html.index("@media print") :]
+    assert "details::details-content { content-visibility: visible;" in print_rules

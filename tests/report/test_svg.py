@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from qtune.report.drawing import axis_of, count_axis, shortened
-from qtune.report.svg import RED, bars, curve, falloff, histogram, holders
+from qtune.report.svg import RED, bars, curve, falloff, histogram, holders, strip
 
 ODD = [1.0, None, math.nan, math.inf, -math.inf, 0.0]
 
@@ -144,3 +144,45 @@ def test_marks_of_a_narrow_axis_tell_values_apart() -> None:
     marks = axis_of([0.99998, 1.0], 0, 100).marks()
     assert [text for _, text in marks] == ["0.99998", "0.999985", "0.99999", "0.999995", "1"]
     assert axis_of([0.0, 0.97], 0, 100, zero=True).marks()[1][1] == "0.2"
+
+
+def test_a_limit_far_above_a_curve_is_named_instead_of_drawn() -> None:
+    near, far = (curve({"a": [0.1, 0.2, 0.3]}, list("xyz"), limit=limit) for limit in (0.5, 50.0))
+    assert "limit 0.5" in texts(near)
+    assert "limit 50, far above" in texts(far)
+    assert ("stroke-dasharray" in near, "stroke-dasharray" in far) == (True, False)
+
+
+def test_a_brief_curve_has_fewer_names_and_dots_but_all_bad_layers() -> None:
+    labels = [f"layer{i}" for i in range(300)]
+    whole, brief = (
+        curve({"a": [0.1] * 300}, labels, bad={"layer7"}, brief=brief) for brief in (False, True)
+    )
+    assert (whole.count("<circle"), brief.count("<circle")) == (151 - 1, 21 - 1)
+    assert len(brief) < len(whole) / 2
+    assert RED in brief
+
+
+def test_a_picture_can_be_told_in_words() -> None:
+    svg = curve({"a": [1.0]}, ["x"], y_label="ATOL <1>", desc="one & only")
+    root = ET.fromstring(svg)
+    assert [(child.tag, child.text) for child in root[:2]] == [
+        ("title", "ATOL <1>"),
+        ("desc", "one & only"),
+    ]
+
+
+def test_a_strip_has_a_box_per_operator_and_a_legend() -> None:
+    kinds = {f"op{i}": "qint8" if i % 2 else "float" for i in range(10)}
+    svg = strip(kinds, {"qint8": "#111111", "float": "#222222"})
+    assert texts(svg) == ["qint8", "float"]
+    assert svg.count('fill="#222222"') == 5 + 1
+    assert "<title>op3: qint8</title>" in svg
+
+
+def test_neighbours_of_one_kind_share_a_box_in_a_long_strip() -> None:
+    kinds = {f"op{i}": "qint8" if i < 400 else "float" for i in range(500)}
+    svg = strip(kinds, {"qint8": "#111111", "float": "#222222"})
+    assert svg.count("<rect") == 2 + 2
+    assert "<title>op0 to op399, 400 operators: qint8</title>" in svg
+    ET.fromstring(strip({}, {}))

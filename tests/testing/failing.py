@@ -194,7 +194,7 @@ CASES: dict[str, Case] = {
         "no_shared_ops: c1: got 3 calls, limit 1 call",
         ("c1", "c0", "c2"),
         "c0",
-        ("never called: c3, c4, c5", "Give each call a module of its own"),
+        ("failing.py:", "Give each call a module of its own"),
         "calib.pt",
     ),
     "assert_no_unfused": Case(
@@ -222,7 +222,7 @@ CASES: dict[str, Case] = {
         ("c1 output", "c2 output", "c3 output", "c4 weight", "c5 output"),
         "c1 output",
         (
-            "worst of 7 bad ports",
+            "worst of 6 bad ports",
             "got qint8, expected qint16; decided by ModuleNameTemplate '' output, qint8",
             "got qint8, expected qint16; decided by ConvDtypeTemplate, qint8, scale 0.015625",
             f"expected high precision; decided by ModuleNameTemplate '' output, qint8, {LOOK}",
@@ -296,6 +296,28 @@ CASES: dict[str, Case] = {
             "first in row-major order: [0, 0, 0, 0]",
         ),
         model="values",
+    ),
+    "assert_close NaN": Case(
+        lambda m: assert_close(
+            {"a": torch.tensor([1.0, float("nan")]), "b": torch.zeros(1)},
+            {"a": torch.tensor([1.0, 2.0]), "b": torch.ones(1)},
+            atol=0.5,
+            max_mismatches=2,
+            equal_nan=True,
+        ),
+        "close: a [1]: got nan, limit 2 within atol 0.5",
+        ("a", "b"),
+        texts=(
+            "worst of 2 bad outputs (largest distance):",
+            "2 of 3 elements miss, 2 may; worst:\n  a [1]: got nan, expected 2\n  b [0]: got 0, ",
+        ),
+        model="values",
+    ),
+    "assert_close type": Case(
+        lambda m: assert_close(X, X.double().flatten(), atol=1.0, name="input"),
+        "close: input: got float32 (2, 1, 8, 8), limit float64 (128,)",
+        texts=("Nothing is cast or broadcast",),
+        model="input",
     ),
     "assert_accuracy_drop_below": Case(
         lambda m: assert_accuracy_drop_below(

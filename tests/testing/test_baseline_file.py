@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from qtune.errors import BaselineError
+from qtune.testing import baseline_file
 from qtune.testing.baseline_file import (
     SCHEMA,
     BaselineFile,
@@ -168,6 +171,31 @@ def test_no_file_is_written_where_one_of_them_can_not_be(path: Path) -> None:
         write_all({path: {"a": {"x": metric(1)}}, other: {"a": {"x": metric(2)}}})
     assert not path.exists()
     assert [found.name for found in path.parent.iterdir()] == ["zz.json"]
+
+
+def test_a_process_that_is_killed_before_the_rename_leaves_the_old_file(path: Path) -> None:
+    write(path, {"a": {"x": metric(1)}})
+    before = path.read_bytes()
+    code = (
+        "import os, sys; from pathlib import Path;"
+        "from qtune.testing.baseline_file import Entry, write;"
+        "Path.replace = lambda *_: os.kill(os.getpid(), 9);"
+        "write(Path(sys.argv[1]), {'a': {'x': Entry('metric', 2)}})"
+    )
+    run = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+    write(path, {"a": {"x": metric(3)}})
+    assert [found.name for found in path.parent.iterdir()] == ["test_net.json"]
+
+
+def test_a_lock_that_is_not_given_back_is_one_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baseline_file, "_LOCK_SECONDS", 0.01)
+    with FileLock(baseline_file._lock_path(path)):
+        with pytest.raises(BaselineError, match="baselines can't be written to .* lock"):
+            write(path, {"a": {"x": metric(1)}})
 
 
 def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:

@@ -110,6 +110,20 @@ def test_every_pair_of_int8_codes_has_its_distance() -> None:
             assert_close(left, right, steps=steps)
 
 
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16", "int32", "int64", "uint64"])
+def test_distances_are_those_of_python_s_integers(name: str) -> None:
+    info = np.iinfo(name)
+    ends = [info.min, info.min + 1, -1 if info.min else 1, 0, info.max - 1, info.max]
+    left, right = (
+        side.astype(name) for side in np.meshgrid(np.array(ends, name), np.array(ends[::-1], name))
+    )
+    wanted = [abs(int(a) - int(b)) for a, b in zip(left.flat, right.flat, strict=True)]
+    for steps in sorted(set(wanted))[:-1]:
+        result = failure(left, right, steps=steps)
+        assert result.metrics["mismatches"] == sum(distance > steps for distance in wanted)
+        assert result.metrics["max_steps"] == max(wanted)
+
+
 def test_real_values_are_compared_as_codes_of_the_scale() -> None:
     codes = torch.arange(-32768, 32768, dtype=torch.int32)
     scale = 0.0123
@@ -312,6 +326,7 @@ def test_inputs_stay_as_they_are() -> None:
         ((1, 1), {"max_mismatches": 0.5}, "max_mismatches must be a whole number from 0"),
         ((1, 1), {"equal_nan": 1}, "equal_nan must be a bool"),
         (([], []), {}, "actual holds no tensor, array or number"),
+        (({"a-0": 1, "a": [2]}, 1), {}, "actual has two tensors that are both called a-0"),
         (("a", "a"), {}, "expected a tensor, an array, a number, or a dict"),
         ((np.array(["a"]), np.array(["a"])), {}, "array of dtype <U1"),
         ((10**30, 10**30), {}, "needs more than 64 bits"),

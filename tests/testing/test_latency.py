@@ -54,6 +54,13 @@ def test_the_line_of_the_model_s_code_is_named(stages: Stages) -> None:
     assert "(nets.py:" in text
 
 
+def test_the_program_of_stages_has_its_name_and_file(stages: Stages) -> None:
+    result = assert_latency_below(stages.hbm, max_us=1000)
+    assert result.model == "net"
+    assert result.artefact == str(stages.hbm.path)
+    assert result.provenance["march"] == "nash-e"
+
+
 def test_every_function_of_a_program_has_to_be_below(stages: Stages, tmp_path: Path) -> None:
     one = compiler.compile(stages.quantized_bc, tmp_path / "one.hbo", "nash-e")
     one.functions[0].staged_name = "one"

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
-from qtune.testing.limits import shortest
+from qtune.testing.limits import shortest, telling
 from qtune.testing.record import conclude, conclude_all, drain
-from qtune.testing.result import AssertionResult, LayerResult, rerun_command
+from qtune.testing.result import (
+    HEADLINE_COLUMNS,
+    AssertionResult,
+    LayerResult,
+    columns,
+    rerun_command,
+)
 
 
 def result(ok: bool = False, where: str = "head", layers: int = 0) -> AssertionResult:
@@ -44,6 +53,70 @@ def test_message_has_the_worst_five_and_the_first_bad_layer() -> None:
     assert lines[8] == "first bad layer in order of execution: l2: 0.2, shape (1, 4)"
     assert "Do this." in lines
     assert "artefact: net.bc" in lines
+
+
+def named(*badness: float, names: tuple[str, ...] = ()) -> AssertionResult:
+    labels = names or [f"l{i}" for i in range(len(badness))]
+    layers = [LayerResult(n, b, False, b) for n, b in zip(labels, badness, strict=True)]
+    return replace(result(), layers=layers)
+
+
+def test_nan_is_the_worst_and_ties_keep_the_order_of_execution() -> None:
+    values = (1.0, math.nan, 3.0, -math.inf, math.inf, 3.0, math.nan)
+    lines = named(*values).message().splitlines()
+    assert lines[3:8] == ["  l1: nan", "  l6: nan", "  l4: inf", "  l2: 3", "  l5: 3"]
+    assert lines[8] == "first bad layer in order of execution: l0: 1"
+
+
+def test_hundreds_of_layers_are_five_lines() -> None:
+    lines = named(*map(float, range(700))).message().splitlines()
+    assert lines[2] == "worst of 700 bad layers (COSINE):"
+    assert [line.split(":")[0] for line in lines[3:8]] == [f"  l{i}" for i in range(699, 694, -1)]
+    assert len(lines) == 12
+
+
+@pytest.mark.parametrize("parts", ["layers", "ports", "patterns", "outputs"])
+def test_what_runs_in_an_order_has_a_first_one(parts: str) -> None:
+    message = replace(named(1.0, 2.0), parts=parts).message()
+    assert f"worst of 2 bad {parts} (COSINE):" in message
+    assert ("first bad " in message) is (parts != "outputs")
+    if parts != "outputs":
+        assert f"first bad {parts[:-1]} in order of execution: l0: 1" in message
+
+
+def test_names_of_wide_characters_keep_to_80_columns() -> None:
+    """A terminal shows these in two columns each."""
+    wide = result(where="\u5377\u79ef\u5c42." * 40 + "tail")
+    assert wide.headline.startswith("consistency: ...")
+    assert wide.headline.endswith("tail: got COSINE 0.91234, limit >= 0.99")
+    assert 78 <= columns(wide.headline) <= HEADLINE_COLUMNS
+    assert columns("cafe\u0301") == 4  # an accent that combines takes none
+
+
+def test_names_with_control_characters_stay_one_line() -> None:
+    odd = named(1.0, names=("a\nb\x1b[31m\udc80",))
+    text = replace(odd, where="a\nb", model="m\n").message()
+    assert text.splitlines()[0].startswith("consistency: a\\nb: got ")
+    assert text.splitlines()[1] == "model: m\\n"
+    assert text.splitlines()[3] == "  a\\nb\\x1b[31m\\udc80: 1"
+    assert text.encode("utf-8")
+
+
+def test_a_message_without_layers_has_no_lists() -> None:
+    lines = replace(result(), layers=(), table="t", artefact=None).message().splitlines()
+    assert lines[:4] == [result().headline, "model: net", "t", "Do this."]
+
+
+@pytest.mark.parametrize("got", ["x" * 60, "x" * 200])
+def test_a_long_finding_takes_the_place_of_the_name(got: str) -> None:
+    headline = replace(result(where="some.layer"), got=got).headline
+    assert len(headline) <= HEADLINE_COLUMNS
+    assert headline.startswith("consistency: got xxx")
+
+
+def test_layer_line_says_in_words_what_is_no_number() -> None:
+    layer = LayerResult("c", None, False, 1.0, (2,), "qint8", found="got qint8, expected qint16")
+    assert layer.line() == "c: got qint8, expected qint16, qint8, shape (2,)"
 
 
 def test_layer_line_names_scale_differing_codes_and_saturation() -> None:
@@ -95,3 +168,15 @@ def test_result_prints_as_its_headline_or_its_message() -> None:
 )
 def test_limits_print_the_shortest_exact_text(bound: float, text: str) -> None:
     assert shortest(bound) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.5"), (0.98765432, "0.98765"), (1.0000004, "1.0000004"), (1 + 2**-52, None)],
+)
+def test_a_value_is_shown_with_the_digits_that_tell_it_from_the_bound(
+    value: float, text: str | None
+) -> None:
+    shown = telling(value, lambda v: v <= 1)
+    assert shown == (text or repr(value))
+    assert (float(shown) <= 1) is (value <= 1)

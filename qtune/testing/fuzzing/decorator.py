@@ -139,6 +139,9 @@ def _fuzz_table(target: Any, options: _Options, place: str) -> None:
     from qtune.testing.fuzzing.profile import profile
     from qtune.testing.fuzzing.search import smallest_failure
 
+    def limit(call: TableCall) -> float:
+        return (call.bound if options.max_steps is None else options.max_steps) + _ROUNDED
+
     def check(drawn: tuple[str, Tensor]) -> Difference | None:
         call = TableCall(target, drawn[1], drawn[0], options.march)
         if not bool(torch.isfinite(options.against(drawn[1].double())).all()):
@@ -147,16 +150,19 @@ def _fuzz_table(target: Any, options: _Options, place: str) -> None:
             got, expected, step = call.run(options.against)
         except NonFiniteError:
             return reject()
-        limit = call.bound if options.max_steps is None else options.max_steps
-        found: Difference | None = compare(got, expected, limit + _ROUNDED, step)
+        found: Difference | None = compare(got, expected, limit(call), step)
         return found
 
     examples = st.sampled_from(list(options.dtypes)).flatmap(
         lambda dtype: st.tuples(st.just(dtype), _reals(dtype, options.inputs))
     )
     failure, count = smallest_failure(examples, check, profile(options.examples))
-    text = "" if failure is None else table_snippet(place, *failure.example, options.march)
-    difference = None if failure is None else failure.difference
+    text, difference = "", None
+    if failure is not None:
+        dtype, x = failure.example
+        allowed = limit(TableCall(target, x, dtype))
+        text = table_snippet(place, dtype, x, options.march, allowed)
+        difference = failure.difference
     conclude_fuzz(place.rpartition(".")[2], difference, text, count, {"march": options.march})
 
 

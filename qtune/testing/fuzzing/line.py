@@ -14,11 +14,12 @@ from torch import Tensor, fx
 from qtune import march
 from qtune.bpu.convert import convert
 from qtune.dtype import QuantDType, quant_dtype
-from qtune.errors import ConvertError
+from qtune.errors import ArgumentError, ConvertError
 from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import Quantizers, value_quantizers
-from qtune.nn.qat import QATOp, iter_stubs
+from qtune.nn.qat import QATOp, iter_ops, iter_stubs
+from qtune.ops.spec import Rule
 from qtune.prepare.rundir import run_files_in
 from qtune.quantization import (
     FakeQuantState,
@@ -31,6 +32,7 @@ from qtune.quantization.hbdk4 import export
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.testing.fuzzing.model import Model, flat
+from qtune.testing.fuzzing.operands import modules_of
 
 if TYPE_CHECKING:
     from qtune.testing.fuzzing.call import OperatorCall
@@ -79,9 +81,23 @@ def build_line(call: OperatorCall) -> Line:
     with quietly(call.march):
         model, calibration = call.model(), call.calibration()
         prepared = calibrated(model, calibration, quant_dtype(call.dtype))
+        _check_operator(prepared, call)
         _set_scales(prepared, call)
         module = converted(prepared, calibration)
         return Line(call, prepared, module, output_steps(prepared))
+
+
+def _check_operator(prepared: PreparedModel, call: OperatorCall) -> None:
+    """A user's operator must be the one that runs: its kernel may be recorded as torch's parts."""
+    if call.entry.rule is Rule.DECOMPOSED or not modules_of(call.entry):
+        return
+    names = sorted({op.spec.name for op in iter_ops(prepared)} - {"quant_stub", "dequant_stub"})
+    if call.op not in names:
+        raise ArgumentError(
+            f"{call.op}: a call of its float_kernel was recorded as {', '.join(names)}. Make the "
+            "kernel a function that is one of the targets and that hands itself to "
+            "torch.overrides.handle_torch_function (docs/how-to/write-an-operator.md)"
+        )
 
 
 def prepared_model(model: Model, data: Sequence[Tensor], dtype: QuantDType) -> PreparedModel:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -29,8 +31,8 @@ def full(
 def literal(value: Any) -> str:
     """Source that makes ``value`` again, bit for bit, with ``torch``, ``numpy`` and ``full``.
 
-    Tensors, NumPy arrays and scalars, numbers, strings, ``None``, dtypes, slices and containers
-    of these. Anything else is an ``ArgumentError``.
+    Tensors, NumPy arrays and scalars, numbers, strings, ``None``, dtypes, slices, dataclasses,
+    functions of a module, and containers of these. Anything else is an ``ArgumentError``.
     """
     if isinstance(value, Tensor):
         return _tensor(value)
@@ -44,7 +46,26 @@ def literal(value: Any) -> str:
         return repr(value) if not isinstance(value, int | float) else str(value)
     if value is Ellipsis:
         return "..."
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _record(value)
+    if callable(value) and (name := _named(value)) is not None:
+        return name
     return _container(value)
+
+
+def _named(value: Any) -> str | None:
+    """A function of torch, or what a module holds under a name of its own."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+    if name and getattr(torch, name, None) is value:
+        return f"torch.{name}"
+    home = sys.modules.get(getattr(value, "__module__", None) or "")
+    return f"{home.__name__}.{name}" if home and getattr(home, name, None) is value else None
+
+
+def _record(value: Any) -> str:
+    """A dataclass, by its module's name."""
+    fields = [f"{f.name}={literal(getattr(value, f.name))}" for f in dataclasses.fields(value)]
+    return f"{type(value).__module__}.{type(value).__qualname__}({', '.join(fields)})"
 
 
 def _container(value: Any) -> str:

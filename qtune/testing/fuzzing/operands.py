@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ DOMAINS = {
     "tan": (-1.2, 1.2),
 }
 """Where functions are defined (and not near a pole) that neither normal nor positive data suit."""
+
+_OURS = ("qtune", "torch", "numpy", "builtins", "functools", "operator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +90,11 @@ def owned_roles(entry: OpSpec) -> frozenset[str]:
     named = {role for target in modules for role in target.params}
     starred = {role for role in entry.roles if role.startswith("*")}
     return frozenset(named | (starred if any(target.many for target in modules) else set()))
+
+
+def modules_of(entry: OpSpec) -> list[str]:
+    """The modules outside of qtune that register an operator."""
+    kernels = [f for k in entry.kernels for f in (k.run_float, k.convert, k.reference, k.fast)]
+    parts = (entry.float_kernel, entry.lower, entry.decompose, entry.table, entry.sample, *kernels)
+    names = {getattr(part, "__module__", None) or "" for part in parts}
+    return sorted(n for n in names if n and n.partition(".")[0] not in _OURS and n in sys.modules)

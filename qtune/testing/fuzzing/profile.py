@@ -16,7 +16,7 @@ except ImportError as error:
     ) from error
 
 NAME = "qtune"
-EXAMPLES = 30
+EXAMPLES = 20
 """Examples per property: with them every fault of tests/testing/test_planted_faults.py is found."""
 
 

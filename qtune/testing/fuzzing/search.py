@@ -15,6 +15,9 @@ from qtune.testing.fuzzing.difference import Difference
 
 Check = Callable[[Any], Difference | None]
 
+ATTEMPTS = 150
+"""So many smaller examples are tried: each runs a model, and beyond them little is gained."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -32,33 +35,55 @@ class _DiffersError(Exception):
     """Tells hypothesis that an example fails."""
 
 
+class _Enough(BaseException):  # noqa: N818 - no error: it leaves hypothesis, which catches those
+    """Ends a search whose example is small enough."""
+
+
 def smallest_failure(
     examples: SearchStrategy[Any], check: Check, how: settings
 ) -> tuple[Failure | None, int]:
-    """Return the smallest example for which ``check`` gives a difference, and how many were run.
+    """Return the smallest example for which ``check`` gives a difference, and how many were run
+    until one failed.
 
     An error of ``check`` is a difference too; a ``MarchError`` says that the example is none.
     """
-    found: list[Failure] = []
-    count = 0
+    search = _Search(check)
 
     @how
     @given(examples)
     def run(example: Any) -> None:
-        nonlocal count
-        count += 1
-        difference = _difference(check, example)
-        if difference is not None:
-            found[:] = [Failure(example, difference)]
+        if search.fails(example):
             raise _DiffersError
 
     try:
         run()
-    except _DiffersError:
-        return found[0], count
+    except (_DiffersError, _Enough):
+        return search.last, search.count
     except Unsatisfiable as error:
         raise NothingFitsError(str(error)) from None
-    return None, count
+    return None, search.count
+
+
+class _Search:
+    """What was run so far; ``last``: the latest example that failed, the smallest so far."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._attempts = 0
+        self.count = 0
+        self.last: Failure | None = None
+
+    def fails(self, example: Any) -> bool:
+        """Run one example; end the search after enough attempts to make a failing one smaller."""
+        if self._attempts >= ATTEMPTS:
+            raise _Enough
+        self.count += self.last is None
+        self._attempts += self.last is not None
+        difference = _difference(self._check, example)
+        if difference is None:
+            return False
+        self.last = Failure(example, difference)
+        return True
 
 
 def _difference(check: Check, example: Any) -> Difference | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 
-from qtune.ops.spec import OpSpec
 from qtune.testing.fuzzing.call import OperatorCall
 from qtune.testing.fuzzing.literals import literal
+from qtune.testing.fuzzing.operands import modules_of
+
+_DOTTED = re.compile(r"\b((?:\w+\.)+\w+)\.\w+\(")
+"""The modules that literals of dataclasses name."""
 
 KERNELS, INTEGERS = "kernels", "integers"
-_OURS = ("qtune", "torch", "numpy", "builtins", "functools")
 
 _CHECKS = {
     KERNELS: """\
@@ -58,23 +61,15 @@ def pair_snippet(place: str, inputs: Sequence[object], compared: str) -> str:
     return _with_imports(text, imports, [place.rpartition(".")[0]])
 
 
-def table_snippet(place: str, dtype: str, x: object, march: str) -> str:
-    """The script for a table that strays from its function."""
+def table_snippet(place: str, dtype: str, x: object, march: str, limit: float) -> str:
+    """The script for a table that strays from its function by more than ``limit`` steps."""
     text = (
         f"call = TableCall({place}.target, {literal(x)}, {dtype!r}, {march!r})\n"
         f"got, expected, step = call.run({place}.against)\n"
-        f"print(compare(got, expected, call.bound, step))\n"
+        f"print(compare(got, expected, {limit}, step))\n"
     )
     imports = ["from qtune.testing.fuzzing import TableCall, compare"]
     return _with_imports(text, imports, [place.rpartition(".")[0]])
-
-
-def modules_of(entry: OpSpec) -> list[str]:
-    """The modules outside of qtune that register an operator."""
-    kernels = [f for k in entry.kernels for f in (k.run_float, k.convert, k.reference, k.fast)]
-    parts = (entry.float_kernel, entry.lower, entry.decompose, entry.table, entry.sample, *kernels)
-    names = {getattr(part, "__module__", None) or "" for part in parts}
-    return sorted(n for n in names if n and n.partition(".")[0] not in _OURS and n in sys.modules)
 
 
 def _with_imports(text: str, imports: Sequence[str], modules: Iterable[str]) -> str:
@@ -82,6 +77,7 @@ def _with_imports(text: str, imports: Sequence[str], modules: Iterable[str]) -> 
     if "full(" in text.replace("torch.full(", ""):
         known = [f"{line}, full" for line in known[:1]] + known[1:]
     head = ["import torch"] if "torch." in text else []
-    names = [f"import {name}" for name in modules]
+    used = {found for found in _DOTTED.findall(text) if found in sys.modules}
+    names = [f"import {name}" for name in sorted({*modules, *used} - {"torch"})]
     blocks = ["\n".join(block) for block in (head, names + known) if block]
     return "\n\n".join(blocks) + "\n\n" + text

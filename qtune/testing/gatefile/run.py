@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -62,9 +62,7 @@ class GateRun:
 
         ``stored``: the values of a check that compares with stored ones.
         """
-        return [
-            result for limits in _calls(check) for result in self._one(check, limits, stored)
-        ]
+        return [result for limits in _calls(check) for result in self._one(check, limits, stored)]
 
     def layers(self, check: Check) -> Layers:
         """The comparison of a per-layer check, made when first asked for."""
@@ -94,12 +92,14 @@ class GateRun:
                 arguments[STORED] = stored or Baseline(baseline_path(self.file.path), check.name)
             function = getattr(importlib.import_module(kind.module), kind.function)
             subjects = dict(zip((p.name for p in kind.subjects), models, strict=True))
-            with kept_apart() as found, suppress(AssertionError):
+            with kept_apart() as found:
                 function(**subjects, **arguments)
         except GateFileError:
             raise
         except QtuneError as error:
             raise self._error(check, error) from error
+        if not found:
+            raise self._error(check, "it found nothing to judge")
         return found
 
     def _arguments(self, kind: Kind, check: Check, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class GateRun:
                 found[name] = given[name]
         return found
 
-    def _error(self, check: Check, error: Exception) -> GateFileError:
+    def _error(self, check: Check, error: object) -> GateFileError:
         text = f"[[check]] {check.number} ({check.kind}): {error}"
         return self.file.error(text, "check", check.number - 1)
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from qtune.analysis.finding import call_of
 from qtune.bpu import compiler
-from qtune.capture.inputs import Inputs, batch_to_inputs
+from qtune.capture.inputs import Inputs
 from qtune.errors import QtuneError, kind_of
 from qtune.hbir.module import HbirModule
 from qtune.quantization import PrepareMethod
@@ -145,11 +146,14 @@ class Subject:
         if not isinstance(made, Iterable):
             text = f"inputs: {spec} gives {kind_of(made)}; expected a tensor, a tuple of arguments,"
             raise self._error(f"{text} qtune.Inputs, or an iterable of these", *keys)
-        model = self.stages.float if self.file.model.factory is not None else None
-        items = [
-            batch_to_inputs(item, model, index, f"inputs: {spec}", GateFileError)
-            for index, item in enumerate(made)
-        ]
+        model = self._pinned if self.file.model.factory is None else self.stages.float
+        try:
+            items = [
+                call_of(model, item, index, f"inputs: {spec}", GateFileError)
+                for index, item in enumerate(made)
+            ]
+        except GateFileError as error:
+            raise self._error(str(error), *keys) from error.__cause__
         if not items:
             raise self._error(f"inputs: {spec} gives no item; give at least one", *keys)
         return items

@@ -30,7 +30,7 @@ MODEL_KEYS = (
     Key("qconfig", "module:name", "a qconfig setter, or a callable that makes one"),
     Key("method", "a text", "how prepare finds the graph: jit_strip (default), jit, symbolic, ..."),
     Key("artefact", "a path", "an integer model .bc, which is then the stage quantized_bc"),
-    Key("name", "a text", "the model's name in reports; default: the name of its class"),
+    Key("name", "a text", "the model's name in reports; default: that of the file"),
 )
 CHECK_KEYS = (
     Key("kind", "a text", "what is checked"),
@@ -110,3 +110,9 @@ class GateFile:
     def error(self, message: str, *keys: str | int) -> GateFileError:
         """An error that begins with the file and the line of ``keys``."""
         return GateFileError(f"{self.shown}:{self.line(*keys)}: {message}")
+
+
+def markdown(keys: Sequence[Key]) -> str:
+    """A table of docs/gate-files.md."""
+    rows = [f"| `{key.name}` | {key.takes} | {key.meaning} |" for key in keys]
+    return "\n".join(["| key | takes | meaning |", "| --- | --- | --- |", *rows])

@@ -1,0 +1,175 @@
+"""``qtune gate``: gate files without pytest."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qtune.cli.models import march_of, torch_threads
+from qtune.cli.options import MARCH_VARIABLE
+from qtune.cli.outcome import Gate, InputError, Outcome
+from qtune.report.progress import progress
+from qtune.report.table import text_table
+from qtune.testing.baseline import Baseline
+from qtune.testing.baseline_file import BaselineFile, baseline_path, in_ci
+from qtune.testing.gatefile import Check, GateFile, read
+from qtune.testing.gatefile.run import GateRun, Settings, gate_run
+from qtune.testing.result import AssertionResult
+
+COLUMNS = ("", "check", "where", "got", "limit", "baseline")
+OK, FAIL, SKIP, XFAIL = "ok", "FAIL", "skip", "xfail"
+_IS_BASELINE = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one check gave. ``mark``: ok, FAIL, skip, or xfail (it failed, as the file says)."""
+
+    file: GateFile
+    check: Check
+    results: Sequence[AssertionResult] = ()
+
+    @property
+    def place(self) -> str:
+        """``resnet.qtune.toml:14``."""
+        return f"{self.file.shown}:{self.file.check_line(self.check)}"
+
+    @property
+    def mark(self) -> str:
+        """Of the whole check."""
+        if self.check.skip:
+            return SKIP
+        if all(self.results):
+            return OK
+        return XFAIL if self.check.xfail else FAIL
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Rows of the table, one for each result."""
+        name = self.check.name
+        if self.check.skip:
+            yield (SKIP, name, "", self.check.skip, "", "")
+        for result in self.results:
+            mark = OK if result else self.mark
+            yield (mark, name, result.where, result.got, result.limit, result.baseline)
+
+    def gates(self) -> Iterator[Gate]:
+        """One gate for each result."""
+        for result in self.results:
+            key = next(iter(result.limits), result.where)
+            where = {"where": result.where} if result.where else {}
+            ok = bool(result) or self.mark != FAIL
+            value = result.metrics.get(key)
+            name = f"{self.place} {self.check.name}"
+            yield Gate(name, ok, value, result.limit, where, result.got)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain containers."""
+        return {
+            "file": self.file.shown,
+            "line": self.file.check_line(self.check),
+            "check": self.check.name,
+            "outcome": self.mark,
+            "reason": self.check.skip or self.check.xfail,
+            "results": [result.to_dict() for result in self.results],
+        }
+
+
+def run(args: argparse.Namespace) -> Outcome:
+    """Run all checks of all files; each file is read before any runs."""
+    _check_update(args)
+    files = [read(path) for path in args.files]
+    march = args.march or os.environ.get(MARCH_VARIABLE)
+    settings = Settings(march=march_of(march).value if march else None)
+    found: list[Found] = []
+    written: list[Path] = []
+    with torch_threads(args.threads):
+        for file in files:
+            gates = gate_run(file, Path.cwd(), settings)
+            with gates.active():
+                found += [
+                    _check(gates, check, args.update, written)
+                    for check in progress(file.checks, file.shown, unit="check")
+                ]
+    facts = {"gate_files": ", ".join(file.shown for file in files)}
+    if any(file.model.march is None for file in files):
+        facts["march"] = str(settings.march)
+    gates_found = [gate for one in found for gate in one.gates()]
+    result = {"checks": [one.to_dict() for one in found]}
+    text = _text(found, list(_unused(files)))
+    return Outcome(
+        facts, result, text, gates_found, list(dict.fromkeys(written)), gates_in_text=True
+    )
+
+
+def _check(gates: GateRun, check: Check, update: str | None, written: list[Path]) -> Found:
+    """One check; what it stores is written at once."""
+    if check.skip:
+        return Found(gates.file, check)
+    path = baseline_path(gates.file.path)
+    stored = Baseline(path, check.name, update=update)
+    results = gates.results(check, stored)
+    if stored.save():
+        written.append(Path(os.path.relpath(path)))
+    return Found(gates.file, check, [_advised(result, gates.file) for result in results])
+
+
+def _advised(result: AssertionResult, file: GateFile) -> AssertionResult:
+    """The advice of a stored value names the command that writes it."""
+    if result.ok or result.check != _IS_BASELINE:
+        return result
+    which = "all" if result.baseline else "new"
+    command = f"qtune gate {shlex.quote(file.shown)} --update={which}"
+    return replace(result, advice=f"If that is meant, store it and commit the file: {command}")
+
+
+def _check_update(args: argparse.Namespace) -> None:
+    given = args.update
+    if given is None:
+        return
+    if Path(given).exists():
+        raise InputError(
+            f"--update: it took the file {given!r} for its value; write the files first, or "
+            f"--update=all"
+        )
+    if in_ci() and not args.update_in_ci:
+        raise InputError(
+            "--update: CI is set, where nobody looks at what is written; run it at your desk and "
+            "commit the files, or give --update-in-ci as well"
+        )
+
+
+def _unused(files: Sequence[GateFile]) -> Iterator[str]:
+    """Stored values that no check of their file asks for."""
+    for file in files:
+        path = baseline_path(file.path)
+        entries = BaselineFile.read(path).entries if path.is_file() else {}
+        names = {check.name for check in file.checks}
+        yield from (
+            f"unused baseline {key} in {os.path.relpath(path)}: no check of that name"
+            for key in entries
+            if key not in names
+        )
+
+
+def _text(found: Sequence[Found], notes: Sequence[str]) -> str:
+    """A table for each model, the message of each failure, and the counts."""
+    parts = []
+    for shown in dict.fromkeys(one.file.shown for one in found):
+        rows = [row for one in found if one.file.shown == shown for row in one.rows()]
+        rows.sort(key=lambda row: row[0] != FAIL)
+        parts.append(f"{shown}:\n{text_table(rows, COLUMNS, style='plain')}")
+    parts += [
+        f"{one.place}: {one.check.name}\n{result.message()}"
+        for one in found
+        if one.mark == FAIL
+        for result in one.results
+        if not result
+    ]
+    marks = [one.mark for one in found]
+    counts = [f"{marks.count(mark)} {mark}" for mark in (FAIL, XFAIL, SKIP, OK) if mark in marks]
+    return "\n\n".join([*parts, *notes, f"{len(found)} checks: {', '.join(counts)}"])

@@ -1,0 +1,68 @@
+"""Fuzzing finds what somebody might get wrong in a kernel, within the default examples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qtune.nn.qat import op as qat_op
+from qtune.quantizers import fake_quantize as fake_quantize_module
+from qtune.testing.fuzzing import fuzz_operator, search
+
+from . import planted
+from .planted import plant
+
+FAULTS = {
+    "ties to even": ("mul", "QMul", planted.rounded_product(planted.half_even)),
+    "ties away from zero": ("mul", "QMul", planted.rounded_product(planted.half_away)),
+    "a sum that wraps around": ("add", "QAdd", planted.wraps),
+    "a convolution that wraps around": ("conv2d", "QConv", planted.wraps),
+    "concatenation along another axis": ("cat", "Concat", planted.on_axis(1)),
+    "maximum along another axis, in a softmax": ("softmax", "QReduceMax", planted.on_axis(1)),
+    "scales per channel in another order": ("conv2d", "QConv", planted.reversed_along(3)),
+    "padding of a convolution off by one": ("conv2d", "QConv", planted.padding_moved),
+    "padding of a pool off by one": ("max_pool2d", "QMaxPool", planted.padding_moved),
+    "window of an average off by one": ("avg_pool2d", "QAvgPool", planted.shifted(1, 1)),
+    "a shift too far by one": ("linear", "QLinear", planted.shifted(4, 1)),
+    "a dropped bias": ("linear", "QLinear", planted.without(2)),
+    "a zero point of the other sign": ("add", "QAdd", planted.shifted(0, 256)),
+    "memory in another order": ("conv2d", "QConv", planted.strides_mixed_up),
+}
+FEW = 60
+"""Attempts to shrink, so that this file stays fast; a search by hand makes more."""
+
+
+@pytest.fixture(autouse=True)
+def _few_attempts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(search, "ATTEMPTS", FEW)
+    yield
+    torch.set_num_threads(threads)
+
+
+def failure(op: str, prop: str) -> Any:
+    with pytest.raises(AssertionError) as info:
+        fuzz_operator(op, prop)
+    return info.value
+
+
+def elements(snippet: str) -> int:
+    """Elements of all operands that a script writes out or fills."""
+    scope: dict[str, Any] = {}
+    exec(snippet.partition("line = ")[0], scope)  # noqa: S102 - our own script
+    return sum(x.numel() for x in scope["call"].operands if isinstance(x, torch.Tensor))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_of_a_fast_kernel_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, kind, faulty = FAULTS[name]
+    plant(monkeypatch, kind, faulty, "" if kind == "Concat" else "qtune")
+    error = failure(op, "kernels")
+    assert f'OperatorCall(\n    {op!r},' in error.qtune_snippet
+    assert elements(error.qtune_snippet) <= 400
