@@ -50,7 +50,7 @@ import pytest, torch
 from torch import nn
 from pytest_qtune import assert_consistency
 
-X = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 def net(depth):
     layers = [nn.Conv2d(3, 16, 3), nn.ReLU()]
@@ -58,7 +58,7 @@ def net(depth):
         layers += [nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
     return nn.Sequential(*layers)
 
-@pytest.fixture(scope="session", params=[4, 8, 12])
+@pytest.fixture(scope="session", params=[2, 4, 6])
 def stages(qtune_stages, request):
     depth = request.param
     return qtune_stages(lambda: net(depth), [X] * 8, march="nash-e", name=f"depth {depth}")
@@ -127,9 +127,8 @@ def long_suite(tests: int) -> None:
         every, shared = run(folder, 0), run(folder, 2)
     print(f"-n 0, one thread:          {one}")
     print(f"-n 2, one thread each:     {two}")
-    print(
-        f"  ratio {one.whole / two.whole:.2f} whole process, {one.session / two.session:.2f} session"
-    )
+    whole, session = one.whole / two.whole, one.session / two.session
+    print(f"  ratio {whole:.2f} whole process (at least 1.6), {session:.2f} session")
     print(f"-n 0, all threads:         {every}")
     print(f"-n 2, threads shared out:  {shared}")
     print(f"  ratio {every.whole / shared.whole:.2f} whole process (never below 1)")

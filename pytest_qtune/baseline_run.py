@@ -26,7 +26,8 @@ _NOTHING: Any = object()
 _GONE, _SKIPPED = "there is no such test", "its test was skipped"
 _FAILED = "not written: its test did not pass"
 _INTERRUPTED = "not written: the run was interrupted"
-_NOT_WRITTEN = (_FAILED, _INTERRUPTED)
+_NO_PLACE = "not written: the file can't be written"
+_NOT_WRITTEN = (_FAILED, _INTERRUPTED, _NO_PLACE)
 
 
 @dataclass(slots=True)
@@ -108,6 +109,7 @@ class BaselineRun:
             self.written = [baselines.shown_path(self.config, path) for path in done]
         except BaselineError as error:
             self.error = str(error)
+            self.rows = [_kept(row, _NO_PLACE) for row in self.rows]
         self.session.baselines += self.rows
 
     def _measured(self) -> Iterator[tuple[Row, Any]]:
@@ -123,9 +125,7 @@ class BaselineRun:
                 elif test.passed and test.ended and not self.interrupted:
                     yield row, None if item["remove"] else Entry.from_json(entry)
                 else:
-                    status = {"created": "missing", "updated": "kept"}.get(row["status"])
-                    note = _INTERRUPTED if self.interrupted else _FAILED
-                    yield row | {"status": status or row["status"], "note": note}, _NOTHING
+                    yield _kept(row, _INTERRUPTED if self.interrupted else _FAILED), _NOTHING
 
     def _unused(self) -> Iterator[tuple[Row, Any]]:
         """Entries whose test is gone, or did not run, in complete runs of their files."""
@@ -200,6 +200,12 @@ class BaselineRun:
 
         whole = self.update == "new"  # there may be none that is new
         return whole or update_fits(self.update, row["key"], row["name"], exists=True)
+
+
+def _kept(row: Row, note: str) -> Row:
+    """What was to be written and is not."""
+    status = {"created": "missing", "updated": "kept"}.get(row["status"])
+    return row if status is None else row | {"status": status, "note": note}
 
 
 def _file_of(config: pytest.Config, source: str) -> str:

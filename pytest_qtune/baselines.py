@@ -24,7 +24,6 @@ OUTPUT = "qtune_collected"
 """Key of xdist's ``workeroutput``."""
 _ASKED = pytest.StashKey["Baseline"]()
 _SENT = pytest.StashKey[int]()
-_UNSET = ("", "0", "false", "no")
 
 Collected = dict[str, dict[str, str]]
 """Keys of the collected tests by test file (as in node ids) and id."""
@@ -67,7 +66,9 @@ def check_update(config: pytest.Config) -> None:
     """Refuse to write baselines in CI: nobody would look at the change."""
     if options.get(config, "update") is None or options.get(config, "update_in_ci"):
         return
-    if os.environ.get("CI", "").lower() not in _UNSET:
+    from qtune.testing.baseline_file import in_ci
+
+    if in_ci():
         raise pytest.UsageError(
             f"command line option --qtune-update: CI is set (CI={os.environ['CI']}), and baselines "
             "are written where somebody looks at the change; run it at your desk and commit the "

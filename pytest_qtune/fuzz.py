@@ -150,6 +150,6 @@ def _need_hypothesis() -> None:
 
     if find_spec("hypothesis") is None:
         raise pytest.UsageError(
-            'command line option --qtune-fuzz: the package hypothesis is not installed; '
+            "command line option --qtune-fuzz: the package hypothesis is not installed; "
             'pip install "qtune[fuzz]"'
         )

@@ -18,6 +18,8 @@ from pytest_qtune.plain import json_ready
 PLACE = 2
 """The column stands behind ``Result`` and ``Test``."""
 WORST = 5
+MOST_PICTURES = 200
+"""Later failed checks have their worst layers only: pytest-html's page has no limit of its own."""
 _HEAD = '<th class="sortable" data-column-type="qtune">qtune</th>'
 
 
@@ -27,6 +29,7 @@ class QtuneHtml:
     def __init__(self, config: pytest.Config) -> None:
         self.column = bool(config.getoption("qtune"))
         self._made: Any = config.pluginmanager.getplugin("html")
+        self._pictures = 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
@@ -46,7 +49,9 @@ class QtuneHtml:
         found = [pair for pair in _judged(report, json_ready) if pair[0] != summary.OK]
         if found and _takes_extras(report.nodeid):
             given: list[Any] = list(getattr(report, "extras", ()))
-            parts = [self._made.extras.html(_part(report, *pair)) for pair in found]
+            drawn = self._pictures < MOST_PICTURES
+            self._pictures += len(found)
+            parts = [self._made.extras.html(_part(report, *pair, drawn=drawn)) for pair in found]
             vars(report)["extras"] = [*given, *parts]
 
 
@@ -75,14 +80,14 @@ def _cell(report: Any) -> str:
     return " ".join(text.split())
 
 
-def _part(report: Any, mark: str, result: Mapping[str, Any]) -> str:
+def _part(report: Any, mark: str, result: Mapping[str, Any], *, drawn: bool) -> str:
     """The check as on qtune's own page, in short."""
     from qtune.report.page import fragment
     from qtune.report.run_page_check import check_section
     from qtune.report.run_page_values import check_entry
 
     test = {"nodeid": report.nodeid, "rerun": getattr(report, "qtune_rerun", "")}
-    section = check_section(check_entry(test, result, mark), rows=WORST)
+    section = check_section(check_entry(test, result, mark), rows=WORST, drawn=drawn)
     return str(fragment(section, 3))
 
 

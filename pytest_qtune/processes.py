@@ -39,7 +39,9 @@ class Processes:
         """Count a phase's time for its test."""
         node: Any = getattr(report, "node", None)
         self._homes[nodeid] = MAIN if node is None else str(node.gateway.id)
-        self._seconds[nodeid] = self._seconds.get(nodeid, 0.0) + float(getattr(report, "duration", 0.0))
+        self._seconds[nodeid] = self._seconds.get(nodeid, 0.0) + float(
+            getattr(report, "duration", 0.0)
+        )
 
     def add_worker(self, node: Any, error: object) -> None:
         """Keep what a worker sent at its end; one that crashed sent nothing."""

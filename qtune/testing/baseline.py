@@ -167,7 +167,7 @@ class Baseline:
 
         Stored are the sha256 of the outputs and that of all scales. Equal scales must give equal
         bits. Other scales on another CPU capability are no failure but a note: scales that are
-        calibrated anew may differ there in their last digits (numerics.md section 7); check a
+        calibrated anew may differ there in their last digits (docs/numerics.md section 6); check a
         metric beside, or pin the module in a committed ``.bc``. ``identity`` defaults to what the
         module comes from; the inputs always belong to it.
         """
@@ -255,7 +255,7 @@ class Baseline:
                 None if old is None else entry_value(old),
                 verdict.limit,
                 verdict.note,
-                entry if may_write else None,
+                entry if may_write and not _is_same(entry, old) else None,
             )
         )
         return conclude(self._result(name, entry, verdict, status, model))
@@ -354,6 +354,13 @@ def update_fits(update: str | None, key: str, name: str, *, exists: bool) -> boo
         return update == ALL or not exists
     pattern = update.replace("[", "[[]")
     return any(fnmatch.fnmatchcase(text, pattern) for text in (f"{key}::{name}", key))
+
+
+def _is_same(entry: Entry, old: Entry | None) -> bool:
+    """Whether only the environment differs: an update then leaves no line in a diff."""
+    if old is None:
+        return False
+    return replace(entry, environment=old.environment).to_json() == old.to_json()
 
 
 def _check_integer(name: str, module: Any) -> None:

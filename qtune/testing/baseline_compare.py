@@ -111,7 +111,7 @@ def compare_array(name: str, got: Elements, rule: Rule, old: Entry) -> Verdict:
 
 
 def compare_outputs(new: Entry, old: Entry) -> Verdict:
-    """Hashes of outputs and scales: equal scales mean equal bits (numerics.md section 7)."""
+    """Hashes of outputs and scales: equal scales mean equal bits (docs/numerics.md section 6)."""
     got, stored = entry_text(new), entry_text(old)
     if new.value["sha256"] == old.value.get("sha256"):
         return Verdict("equal", got, stored, stored)

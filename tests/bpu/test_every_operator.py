@@ -20,8 +20,8 @@ from qtune.ops import registry
 from qtune.ops.spec import OpSpec, Rule
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.observer import MovingAveragePerChannelMinMaxObserver
+from qtune.testing.fuzzing.operands import DOMAINS
 from tests.hbir.prepared import Prepared
-from tests.properties.drawing import DOMAINS
 
 STUBS = ("quant_stub", "dequant_stub")
 PARAMETERS = ("weight", "bias", "running_mean", "running_var", "slope")

@@ -31,10 +31,9 @@ def without_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """The files of the project; whatever warns in its runs fails."""
+    """The files of the project; whatever warns in its runs is an error."""
     for name, text in files.FILES.items():
         (pytester.path / name).write_text(text)
-    pytester.makeini("[pytest]\nfilterwarnings = error\nmarkers =\n    xdist_group: of xdist\n")
     return pytester
 
 

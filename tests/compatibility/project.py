@@ -23,6 +23,10 @@ def batches():
 
 def holdout(size):
     return torch.rand(size, 3, 6, 6, generator=torch.Generator().manual_seed(size))
+
+
+def two():
+    return holdout(2)
 """
 
 TESTS = """
@@ -67,16 +71,51 @@ def test_expected_failure(stages):
         )
 
 
+class TestAccuracy:
+    def test_top1(self, qtune_baseline):
+        qtune_baseline.check("top1", 0.9, max_drop=0.005)
+
+
 def test_without_qtune():
     pass
 """
 
-FILES = {"net.py": NET, "test_net.py": TESTS}
+GATE_FILE = """
+[model]
+factory = "net:Net"
+march = "nash-e"
+calibration = "net:batches"
+inputs = "net:two"
 
-OUTCOMES = {"passed": 6, "failed": 1}
-"""What pytest counts."""
+[[check]]
+kind = "no_shared_ops"
+
+[[check]]
+kind = "consistency"
+from = "float"
+to = "quantized_bc"
+min_sqnr_db = 500
+"""
+
+INI = """
+[pytest]
+filterwarnings = error
+markers =
+    xdist_group: known where xdist is not, too
+qtune_gates =
+    Net: sqnr_db >= 10
+    Net: max_qscale_diff < 0
+"""
+
+FILES = {"net.py": NET, "test_net.py": TESTS, "net.qtune.toml": GATE_FILE, "pytest.ini": INI}
+
+OUTCOMES = {"passed": 9, "failed": 3}
+"""What pytest counts: tests, items of the gate file, gates."""
 
 CHECKS = {
+    "net.qtune.toml::consistency[float-quantized_bc]": ("consistency", False),
+    "net.qtune.toml::no_shared_ops[calib]": ("no_shared_ops", True),
+    "test_net.py::TestAccuracy::test_top1": ("baseline", True),
     "test_net.py::TestIntegers::test_kernels": ("bit_exact", True),
     "test_net.py::TestIntegers::test_steps[1]": ("consistency", True),
     "test_net.py::TestIntegers::test_steps[3]": ("consistency", True),
@@ -86,8 +125,14 @@ CHECKS = {
 }
 """The checks of the run by their tests, whatever the mode: kind, and whether it held."""
 
+GATES = {"qtune-gate::Net[max_qscale_diff]": "failed", "qtune-gate::Net[sqnr_db]": "passed"}
+"""The gates of the run."""
+
+TOTALS = {"checks": 9, "failed": 2, "caught": 1, "gates": 2, "gates_failed": 1}
+"""Of the JSON report."""
+
 ARTEFACTS = 3
-"""calib.pt, qat.bc, quantized.bc."""
+"""calib.pt, qat.bc, quantized.bc; the gate file's model is the same one."""
 
 CHECK = """
 from qtune.testing.record import conclude

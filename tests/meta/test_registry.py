@@ -24,7 +24,7 @@ from qtune.ops.spec import (
     Rule,
     Target,
 )
-from tests.properties.drawing import slots
+from qtune.testing.fuzzing.operands import slots
 
 from .conftest import ROOT
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from qtune.testing.fuzzing.line import output_steps
 from tests.ops.whole import Whole
-from tests.properties.harness import output_steps
 
 
 def steps_apart(result: Whole) -> float:

@@ -10,6 +10,8 @@ import pytest
 
 import qtune
 
+from .baseline_flow import Workflow
+
 CHECKS = """
 import pytest
 from qtune.testing.record import conclude
@@ -70,3 +72,17 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
         """
     )
     return pytester
+
+
+@pytest.fixture
+def flow(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Workflow:
+    monkeypatch.delenv("CI", raising=False)
+    return Workflow(pytester)
+
+
+@pytest.fixture
+def stored(flow: Workflow) -> Workflow:
+    """A project whose baseline of 31.25 is stored."""
+    flow.measures(31.25)
+    flow.run("--qtune-update=new").assert_outcomes(passed=1)
+    return flow

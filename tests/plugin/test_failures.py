@@ -73,18 +73,9 @@ def python(*args: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_assertion_fails_with_the_report_too(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_odd=ODD)
-    result = pytester.runpytest("--qtune")
-    result.assert_outcomes(failed=len(CASES))
-    output = result.stdout.str()
-    assert headlines(output) == [case.headline for case in CASES.values()]
-    assert f"qtune: {len(CASES)} checks on " in output
-    assert f"{len(CASES)} failed" in output
-
-
-def test_the_command_of_each_failure_repeats_it(pytester: pytest.Pytester) -> None:
-    """Without ``--qtune`` they fail as well; the command asks for the report."""
+def test_every_assertion_fails_without_the_report_and_its_command_repeats_it_with_it(
+    pytester: pytest.Pytester,
+) -> None:
     pytester.makepyfile(test_odd=ODD)
     result = pytester.runpytest()
     result.assert_outcomes(failed=len(CASES))
@@ -101,6 +92,8 @@ def test_the_command_of_each_failure_repeats_it(pytester: pytest.Pytester) -> No
     rest = python("-m", "pytest", "--qtune", *ids, color, quiet, folder=pytester.path).stdout
     assert headlines(rest) == wanted
     assert commands(rest) == found
+    assert f"qtune: {len(CASES)} checks on " in rest
+    assert f", {len(CASES)} failed" in rest
 
 
 def test_plain_python_gets_the_same_messages_even_optimized(tmp_path: Path) -> None:

@@ -179,6 +179,16 @@ def test_marks_select_skip_and_expect_failures(pytester: pytest.Pytester) -> Non
     assert len(fast) == 3
 
 
+def test_a_skipped_check_loads_nothing_and_an_error_is_no_expected_failure(
+    pytester: pytest.Pytester,
+) -> None:
+    text = FAILING.replace("per_layer", "skip = 'later'\nper_layer", 1)
+    gates(pytester, text.replace('"no_unfused"', '"no_unfused"\nxfail = "known"'))
+    path = pytester.path / FILE
+    path.write_text(path.read_text().replace(":resnet18", ":broken"))
+    pytester.runpytest().assert_outcomes(failed=1, skipped=1)
+
+
 def test_a_mistake_in_the_file_is_one_line_with_its_place(pytester: pytest.Pytester) -> None:
     gates(pytester, '[[check]]\nkind = "consistency"\nmin_cosin = 0.9\n')
     result = pytester.runpytest("--qtune", "--qtune-json=q.json")
@@ -271,7 +281,7 @@ def test_workers_find_what_one_process_finds(pytester: pytest.Pytester, dist: st
     gates(pytester, FAILING)
     alone = pytester.runpytest("-rfs", "--tb=no")
     split = pytester.runpytest_subprocess(
-        "-n2", f"--dist={dist}", "-rfs", "--tb=no", "--qtune", "--qtune-json=q.json"
+        "-n2", f"--dist={dist}", "-rfs", "--tb=line", "--qtune", "--qtune-json=q.json"
     )
     assert split.parseoutcomes() == alone.parseoutcomes()
     group = "@resnet.qtune.toml:14" if dist == "loadgroup" else ""

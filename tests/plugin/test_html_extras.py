@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from html.parser import HTMLParser
@@ -199,3 +200,23 @@ def test_gates_have_rows_of_their_own(project: pytest.Pytester) -> None:
         "qtune-gate::net[atol]": '<td class="col-qtune">failed: 0.5, limit &lt;= 0.4</td>',
         "qtune-gate::*[other]": '<td class="col-qtune">failed: not measured, limit == 0</td>',
     }
+
+
+def test_pictures_are_counted(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("pytest_qtune.html_extras")  # the one that the run will see
+    monkeypatch.setattr(module, "MOST_PICTURES", 1)
+    project.makepyfile(
+        test_net="""
+        import pytest
+        from checks import check
+
+        @pytest.mark.parametrize("i", [0, 1])
+        def test_bad(i):
+            check(False)
+        """
+    )
+    project.runpytest("--html=p.html", "--self-contained-html", "-p", "no:randomly")
+    page = blob(project.path / "p.html")
+    parts = [page.extras(f"test_net.py::test_bad[{i}]")[0] for i in (0, 1)]
+    assert ["<svg" in part for part in parts] == [True, False]
+    assert all("The worst 3 of 3 layers" in part for part in parts)

@@ -12,14 +12,12 @@ from qtune.dtype import QuantDType, qint8, qint16
 from qtune.ops.registry import specs
 from qtune.ops.spec import OpSpec, Rule
 from qtune.quantization import FakeQuantState, set_fake_quantize
+from qtune.testing.fuzzing.bars import ROUNDED, bar
+from qtune.testing.fuzzing.operands import owned_roles
 
-from .bars import bar
-from .drawing import owned_roles
 from .harness import build, flat, prepared_model, run_line
 
 SPECS = sorted(specs().values(), key=lambda entry: entry.name)
-ROUNDED = 0.004
-"""``code * scale`` is rounded to float32: 2**-24 of an int16 code is up to 0.002 steps, twice."""
 
 few = settings(max_examples=4, deadline=None, derandomize=True, database=None)
 each_spec = pytest.mark.parametrize("entry", SPECS, ids=lambda entry: entry.name)

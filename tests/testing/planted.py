@@ -70,7 +70,9 @@ def half_away(product: Array, n: Array) -> Array:
 def rounded_product(rounding: Faulty) -> Faulty:
     """QMul with another rounding."""
 
-    def faulty(reference: Faulty, attrs: Mapping[str, Any], a: Array, b: Array, *mn: Array) -> Array:
+    def faulty(
+        reference: Faulty, attrs: Mapping[str, Any], a: Array, b: Array, *mn: Array
+    ) -> Array:
         return np.clip(rounding(a * b * mn[0], mn[1]), attrs["lo"], attrs["hi"])
 
     return faulty

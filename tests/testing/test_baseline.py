@@ -320,6 +320,23 @@ def test_another_environment_is_a_note(path: Path) -> None:
     assert baseline.comparisons[0].note == f"measured elsewhere: torch 1.0 -> {torch.__version__}"
 
 
+def test_an_update_leaves_an_entry_alone_that_only_another_environment_measured(
+    path: Path,
+) -> None:
+    store(path, "x", math.nan, equal_nan=True)
+    path.write_text(path.read_text().replace('"torch": "', '"torch": "0.'))
+    before = path.read_bytes()
+    baseline = Baseline(path, KEY, update="all")
+    baseline.check("x", math.nan, equal_nan=True)
+    assert baseline.comparisons[0].status == "equal"
+    assert not baseline.save()
+    assert path.read_bytes() == before
+    baseline = Baseline(path, KEY, update="all")
+    baseline.check("x", 1.0)
+    assert baseline.save()
+    assert f'"torch": "{torch.__version__}"' in path.read_text()
+
+
 def test_another_tolerance_than_the_stored_one_is_a_note(path: Path) -> None:
     store(path, "x", 1.0, atol=0.5)
     assert (

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from qtune.nn.qat import op as qat_op
-from qtune.quantizers import fake_quantize as fake_quantize_module
 from qtune.testing.fuzzing import fuzz_operator, search
 
 from . import planted
@@ -33,7 +29,7 @@ FAULTS = {
     "a zero point of the other sign": ("add", "QAdd", planted.shifted(0, 256)),
     "memory in another order": ("conv2d", "QConv", planted.strides_mixed_up),
 }
-FEW = 60
+FEW = 25
 """Attempts to shrink, so that this file stays fast; a search by hand makes more."""
 
 
@@ -64,5 +60,23 @@ def test_fault_of_a_fast_kernel_is_found(name: str, monkeypatch: pytest.MonkeyPa
     op, kind, faulty = FAULTS[name]
     plant(monkeypatch, kind, faulty, "" if kind == "Concat" else "qtune")
     error = failure(op, "kernels")
-    assert f'OperatorCall(\n    {op!r},' in error.qtune_snippet
+    assert f"OperatorCall(\n    {op!r}," in error.qtune_snippet
     assert elements(error.qtune_snippet) <= 400
+
+
+def rounds_to_even(x: torch.Tensor, scale: torch.Tensor, qmin: int, qmax: int, *_: Any, **__: Any):
+    return torch.clamp(torch.round(x / scale), qmin, qmax) * scale
+
+
+def never_saturates(x: torch.Tensor, scale: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return torch.floor(x / scale + 0.5) * scale
+
+
+@pytest.mark.parametrize("faulty", [rounds_to_even, never_saturates])
+def test_fault_of_the_fake_quant_model_is_found(
+    faulty: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_quantize_module, "fake_quantize", faulty)
+    error = failure("reshape", "integers")
+    assert "line.fake_quant()" in error.qtune_snippet
+    assert elements(error.qtune_snippet) <= 100

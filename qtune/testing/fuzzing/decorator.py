@@ -48,8 +48,8 @@ def fuzz(
 ) -> Callable[[Target | nn.Module], Callable[[], None]]:
     """Make a test that searches inputs for which a function strays from ``against``.
 
-    On a function: ``inputs`` holds one entry per argument, a strategy of ``qtune.testing.strategies``
-    (or of hypothesis), a dtype (``"qint8"``: codes; all dtypes alone share one drawn shape), or
+    On a function: ``inputs`` holds one entry per argument: a strategy (of hypothesis or
+    ``qtune.testing.strategies``), a dtype (``"qint8"``: codes; all dtypes alone share one drawn shape), or
     ``(dtype, shape)``. Results (tensors, arrays, numbers, or several) must have equal shapes and
     differ by at most ``max_steps`` (0) steps of ``scale`` (1: results are codes); NaN equals NaN.
 

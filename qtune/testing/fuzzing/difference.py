@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Where two results differ most.

@@ -79,8 +79,8 @@ def _container(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
     raise ArgumentError(
-        f"a snippet can't hold a {type(value).__module__}.{type(value).__qualname__}: draw tensors, "
-        "arrays, numbers and containers of these, and make the rest inside the function"
+        f"a snippet can't hold a {type(value).__module__}.{type(value).__qualname__}: draw "
+        "tensors, arrays, numbers and containers of these, and make the rest inside the function"
     )
 
 

@@ -16,7 +16,11 @@ class Operator(nn.Module):
     """Calls the float kernel; operands that modules own are its parameters and buffers."""
 
     def __init__(
-        self, entry: OpSpec, slots: Sequence[Slot], operands: Sequence[Any], attrs: Mapping[str, Any]
+        self,
+        entry: OpSpec,
+        slots: Sequence[Slot],
+        operands: Sequence[Any],
+        attrs: Mapping[str, Any],
     ) -> None:
         super().__init__()
         self.kernel, self.attrs, self.slots = entry.float_kernel, dict(attrs), list(slots)

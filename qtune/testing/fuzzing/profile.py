@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from qtune.errors import ArgumentError
+from qtune.testing.baseline_file import in_ci
 
 try:
     from hypothesis import HealthCheck, Phase, settings
@@ -16,13 +16,8 @@ except ImportError as error:
     ) from error
 
 NAME = "qtune"
-EXAMPLES = 20
+EXAMPLES = 15
 """Examples per property: with them every fault of tests/testing/test_planted_faults.py is found."""
-
-
-def in_ci() -> bool:
-    """Whether the variable ``CI`` says that a service runs this."""
-    return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 def profile(examples: int | None = None, database: Path | None = None) -> settings:

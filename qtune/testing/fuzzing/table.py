@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qtune.arith.quantize import quantize
-from qtune.dtype import quant_dtype, qint8
+from qtune.dtype import qint8, quant_dtype
 from qtune.testing.fuzzing.line import calibrated, converted, output_steps, quietly
 
 

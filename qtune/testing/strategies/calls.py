@@ -26,13 +26,16 @@ from qtune.testing.strategies.values import code_arrays, real_values, tensors
 
 KERNELS, INTEGERS = "kernels", "integers"
 PLAIN_SCALES = (1.0, 0.5, 0.25, 2.0, 2.0**-5, 2.0**-9, 16.0)
-"""Of operands of sums and products: their reals are whole numbers, their scales' ratios anything."""
+"""Of operands of sums and products: reals are whole numbers, ratios of scales anything."""
 
 RANGES = (4.0, 1.0, 16.0, 0.125)
 """Half ranges of operands of functions, whose results must stay finite."""
 
 TIGHTNESS = (0, 1, -1, -2, 3)
 """The output scale is the power of two that just holds the results, times two to one of these."""
+
+_MARGIN = 0.02
+"""Share of a domain left out at either end: there lie poles, of which no table has a bound."""
 
 COARSE = 64
 """Noise in a snippet is rounded to such parts of one, so that its literals are short."""
@@ -167,7 +170,7 @@ def _within(draw: Any, plan: _Plan, slot: Slot) -> Tensor:
     low, high = slot.domain or (0.0, 1.0)
     grid = plan.grid
     found = draw(code_arrays(slot.shape, grid)).astype(np.float64)
-    part = (found - grid.qmin) / (grid.qmax - grid.qmin)
+    part = _MARGIN + (1 - 2 * _MARGIN) * (found - grid.qmin) / (grid.qmax - grid.qmin)
     return torch.from_numpy(np.asarray(low + (high - low) * part, dtype=np.float32))
 
 
@@ -203,7 +206,7 @@ def _for_integers(draw: Any, plan: _Plan) -> dict[str, Any]:
     if plan.entry.rule not in (Rule.INPUT_SCALE, Rule.OWN_SCALE):
         if plan.entry.rule is Rule.TABLE:
             usual = _finite(plan, [_in_range(draw, plan, slot) for slot in plan.slots])
-        # A bound or a constant beyond the grid saturates (numerics.md section 3), which is no fault.
+        # A bound or a constant beyond the grid saturates (numerics.md section 3): no fault.
         wide = plan.input_steps() if plan.sample.numbers else ()
         return {"operands": usual, "scales": wide}
     pairs = zip(plan.slots, usual, strict=True)

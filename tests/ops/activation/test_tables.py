@@ -17,9 +17,9 @@ from qtune.errors import NonFiniteError
 from qtune.ops.activation.segment_module import Elementwise
 from qtune.ops.registry import specs
 from qtune.ops.spec import OpSpec, Rule
+from qtune.testing.fuzzing.bars import JUMPING, table_bar
+from qtune.testing.fuzzing.operands import DOMAINS
 from tests.ops.elementwise.rig import Case, Operand, randn
-from tests.properties.bars import JUMPING, table_bar
-from tests.properties.drawing import DOMAINS
 
 TABLES = [entry for entry in specs().values() if entry.rule is Rule.TABLE]
 ATTRS: dict[str, dict[str, Any]] = {

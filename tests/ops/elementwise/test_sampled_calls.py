@@ -9,8 +9,8 @@ import torch
 from qtune.dtype import QuantDType, qint8, qint16
 from qtune.ops.registry import specs
 from qtune.ops.spec import OpSpec, Rule, Sample
-from tests.properties.bars import table_bar
-from tests.properties.drawing import DOMAINS
+from qtune.testing.fuzzing.bars import table_bar
+from qtune.testing.fuzzing.operands import DOMAINS
 
 from .rig import Case, Operand
 

@@ -14,7 +14,7 @@ from torch import nn
 from qtune.ops.activation.segment_module import SegmentLUT
 from qtune.ops.registry import find_function, find_method, find_module, spec, specs
 from qtune.ops.spec import Bound, FunctionTarget, MethodTarget, ModuleTarget, OpSpec, Target
-from tests.properties.drawing import DOMAINS
+from qtune.testing.fuzzing.operands import DOMAINS
 
 from .rig import randn
 
