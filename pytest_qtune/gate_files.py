@@ -74,9 +74,10 @@ class GateFileNode(pytest.File):
             item.add_marker(getattr(pytest.mark, name))
         if check.skip:
             item.add_marker(pytest.mark.skip(reason=check.skip))
-        if check.xfail:
+        reason = item.known_failure
+        if reason:
             # a check that can't be made is no failure that anybody expects
-            item.add_marker(pytest.mark.xfail(reason=check.xfail, raises=AssertionError))
+            item.add_marker(pytest.mark.xfail(reason=reason, raises=AssertionError))
         if group and self.config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group(name=group))
         return item
@@ -126,6 +127,11 @@ class GateItem(pytest.Item):
         """The results of this item."""
         raise NotImplementedError
 
+    @property
+    def known_failure(self) -> str:
+        """Why the item is known to fail, if it is."""
+        return self.check.xfail
+
     def reportinfo(self) -> tuple[Path, int, str]:
         """Where the check stands, from line 0."""
         return self.path, self._line - 1, self.name
@@ -174,6 +180,11 @@ class LayerItem(GateItem):
         super().__init__(**rest)
         self.layer = layer
         self.inside = inside
+
+    @property
+    def known_failure(self) -> str:
+        """That of the layer, or of the whole check."""
+        return self.check.xfail_layers.get(self.layer, self.check.xfail)
 
     def found(self, run: GateRun) -> list[AssertionResult]:
         """What the comparison found at this layer; a skip where it has no such layer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from qtune.analysis.ablation import ports
 from qtune.analysis.outputs import PostProcess
 from qtune.analysis.pairs import check_pair
 from qtune.analysis.raising import Raising, basis_of
-from qtune.analysis.sensitivity import sensitivity_tables
+from qtune.analysis.sensitivity import gain_of, sensitivity_tables
 from qtune.analysis.session import FAKE_QUANT
 from qtune.analysis.tune_case import Skip
 from qtune.analysis.tune_costs import Costs, latency_us
@@ -144,11 +145,15 @@ def _gains(score: MetricScore, skip: Skip) -> dict[Entry, float]:
 
 
 def gained(metric: MetricInfo, low: float | None, high: float | None) -> float | None:
-    """How much less bad int16 is; from NaN to a number is more than any number."""
+    """The gain of a sensitivity table; from NaN to a number is more than any number."""
     if low is None or high is None:
         return None
     before, after = metric.badness(low), metric.badness(high)
-    return 0.0 if before == after else before - after
+    if before == after:
+        return 0.0
+    if math.isnan(low) or math.isnan(high):
+        return before - after
+    return gain_of(metric, low, high)
 
 
 @dataclass(frozen=True, slots=True)

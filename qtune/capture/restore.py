@@ -32,10 +32,10 @@ class Restorer:
         self._attributes = [_Attributes(module) for module in model.modules()]
         self._grads = [(p, p.grad) for p in model.parameters()]
         kept = [*model.buffers(), *plain_attributes(model).values()]
-        self._saved = [(t, t.detach().clone()) for t in kept if _has_values(t)]
+        self._saved = [(t, t.detach().clone()) for t in kept if has_values(t)]
         self._waiting: dict[int | None, list[Tensor]] = {}
         for parameter in model.parameters():
-            if _has_values(parameter):
+            if has_values(parameter):
                 self._waiting.setdefault(storage_key(parameter), []).append(parameter)
         self._random = _RandomState()
 
@@ -187,7 +187,8 @@ def _numpy_random() -> Any:
     return None if numpy is None else numpy.random
 
 
-def _has_values(tensor: Tensor) -> bool:
+def has_values(tensor: Tensor) -> bool:
+    """Not so for one on the device meta, and for what is not made before the first call."""
     return not (tensor.is_meta or torch.nn.parameter.is_lazy(tensor))
 
 

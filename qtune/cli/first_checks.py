@@ -172,7 +172,9 @@ def _accuracy(gates: GateRun) -> Entry:
     limit = _error_limit(drop)
     if limit is not None and unit == "share":
         limit = max(limit, LEAST_DROP_PP)
-    return _limited("accuracy_drop_below", result.got, {"metric": name, "unit": unit}, {"max_drop": limit})
+    return _limited(
+        "accuracy_drop_below", result.got, {"metric": name, "unit": unit}, {"max_drop": limit}
+    )
 
 
 def metric_name(spec: str) -> str:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, kind_of
 
 Spec = dict[str, Any]
 _CONSTANTS = (type(None), bool, int, float, str)
@@ -153,9 +153,7 @@ def _match(
     ((kind, content), *_) = spec.items()
     if kind == "leaf":
         if not is_leaf(value):
-            raise ArgumentError(
-                f"{where}: expected a tensor, got {value!r} (type={type(value).__name__})"
-            )
+            raise ArgumentError(f"{where}: expected a tensor but got {kind_of(value)}")
         leaves[content] = value
         return
     if kind == "const":

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from qtune.bpu.hbm import Program
-from qtune.capture.restore import Restorer, randomness_kept, to_the_end
+from qtune.capture.restore import randomness_kept
 from qtune.errors import ArgumentError, kind_of
 from qtune.hbir.module import HbirModule
 from qtune.profiler.metric import number_of
 from qtune.profiler.undisturbed import refuse_observing, undisturbed
-from qtune.testing.arguments import check_limit
+from qtune.testing.arguments import check_limit, check_switch, is_number
 from qtune.testing.batched import BatchedModule
 from qtune.testing.limits import shortest
 from qtune.testing.origin import origin_of
+from qtune.testing.put_back import put_back
 from qtune.testing.record import conclude
 from qtune.testing.result import AssertionResult
 from qtune.testing.running import comparing
@@ -70,7 +70,7 @@ def assert_accuracy_drop_below(
     task = _Task(evaluate, metric, unit, higher_is_better)
     bound = check_limit(_CHECK, "max_drop", max_drop)
     _check_models(baseline, other)
-    before = _given(baseline, task) if _is_number(baseline) else task.run("baseline", baseline)
+    before = _given(baseline, task) if is_number(baseline) else task.run("baseline", baseline)
     after = task.run("other", other)
     drop = task.drop(before, after)
     ok = drop <= bound
@@ -118,10 +118,7 @@ class _Task:
             raise ArgumentError(
                 f"{_CHECK}: unit must be one of {', '.join((*_FULL, OWN))} but got {self.unit!r}"
             )
-        if not isinstance(self.higher_is_better, bool):
-            raise ArgumentError(
-                f"{_CHECK}: higher_is_better must be a bool but got {self.higher_is_better!r}"
-            )
+        check_switch(_CHECK, "higher_is_better", self.higher_is_better)
 
     @property
     def drop_name(self) -> str:
@@ -159,12 +156,8 @@ class _Task:
             with randomness_kept():
                 return self.evaluate(BatchedModule(model))
         refuse_observing(model, _CHECK)
-        with comparing(model), undisturbed(model):
-            before = Restorer(model)  # evaluate may switch to training mode, where buffers change
-            try:
-                return self.evaluate(model)
-            finally:
-                to_the_end(before.restore)
+        with comparing(model), undisturbed(model), put_back(model):
+            return self.evaluate(model)
 
     def checked(self, value: float, where: str) -> float:
         """``value`` if it lies within its unit; NaN is left to the verdict."""
@@ -177,19 +170,14 @@ class _Task:
         )
 
 
-def _is_number(value: Any) -> bool:
-    kinds = (int, float, np.integer, np.floating)
-    return isinstance(value, kinds) and not isinstance(value, bool)
-
-
 def _given(value: Any, task: _Task) -> float:
-    return task.checked(check_limit(_CHECK, "baseline", float(value)), f"{_CHECK}: baseline")
+    return task.checked(check_limit(_CHECK, "baseline", value), f"{_CHECK}: baseline")
 
 
 def _check_models(baseline: Any, other: Any) -> None:
     kinds = (nn.Module, HbirModule, Program)
     for side, value in (("baseline", baseline), ("other", other)):
-        if isinstance(value, kinds) or (side == "baseline" and _is_number(value)):
+        if isinstance(value, kinds) or (side == "baseline" and is_number(value)):
             continue
         number = ", or the number it had" if side == "baseline" else ""
         raise ArgumentError(

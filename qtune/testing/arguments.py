@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
+import numpy as np
 from torch import nn
 
 from qtune.errors import ArgumentError
@@ -12,15 +13,31 @@ from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.observe import Model
 
+Number = int | float | np.integer[Any] | np.floating[Any]
+
+
+def is_number(value: Any) -> TypeGuard[Number]:
+    """A real number of Python or NumPy; a bool is none."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
 
 def check_limit(check: str, name: str, value: Any) -> float:
     """A bound as a float. NaN is refused: nothing is ever within it."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or math.isnan(value):
+    if not is_number(value) or math.isnan(value):
         raise ArgumentError(
             f"{check}: {name} must be a number but got {value!r} (type={type(value).__name__})"
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ArgumentError(f"{check}: {name} is too large for a float") from None
+
+
+def check_switch(check: str, name: str, value: Any) -> bool:
+    """A bool, and nothing that only counts as one."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{check}: {name} must be a bool but got {value!r}")
+    return value
 
 
 def check_model(check: str, name: str, value: Any) -> Model:

@@ -161,7 +161,13 @@ class Baseline:
         return self._conclude(name, entry, lambda old: compare_number(number, rule, old), label)
 
     def outputs(
-        self, name: str, module: HbirModule, inputs: Any, *, identity: Any = None
+        self,
+        name: str,
+        module: HbirModule,
+        inputs: Any,
+        *,
+        identity: Any = None,
+        model: str | None = None,
     ) -> AssertionResult:
         """Assert that an integer HBIR module still has exactly the stored outputs on ``inputs``.
 
@@ -169,7 +175,7 @@ class Baseline:
         bits. Other scales on another CPU capability are no failure but a note: scales that are
         calibrated anew may differ there in their last digits (docs/numerics.md section 6); check a
         metric beside, or pin the module in a committed ``.bc``. ``identity`` defaults to what the
-        module comes from; the inputs always belong to it.
+        module comes from; the inputs always belong to it. ``model``: its name in reports.
         """
         __tracebackhide__ = True
         from qtune.arith_fast.capability import provenance
@@ -190,7 +196,7 @@ class Baseline:
             {name: provenance()[name] for name in ("cpu_capability", "threads")}
         )
         entry = Entry("outputs", value, identity=known, environment=environment)
-        label = _model_name(source) or type(module).__name__
+        label = model or _model_name(source) or type(module).__name__
         return self._conclude(name, entry, lambda old: compare_outputs(entry, old), label)
 
     def finish(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, kind_of
 from qtune.hbir.feeding import bind_call, outputs_from
 from qtune.hbir.module import HbirModule
 from qtune.hbir.result import OpResult
@@ -45,6 +45,11 @@ def assert_bit_exact(
     label = name or ""
     is_reference = isinstance(against, str) and against == REFERENCE
     by_operator = is_reference or isinstance(against, HbirModule)
+    if is_reference and module.stage != "quantized":
+        raise ArgumentError(
+            f"{_CHECK}: only integer modules (stages.quantized_bc) have reference kernels, this one "
+            f"is of the stage {module.stage!r}; convert it, or give the expected tensors"
+        )
     run = _Run(module, parts, observe=by_operator)
     if isinstance(against, HbirModule):
         return _compare(run, _Run(against, parts, observe=True), module, label)
@@ -172,9 +177,9 @@ def _expected(against: Any, outputs: Expected) -> dict[str, Tensor]:
             f"tensor for each of the outputs {list(outputs)}, but got {type(against).__name__}"
         )
     for key, value in named.items():
-        if not isinstance(value, Tensor | np.ndarray):
+        if not isinstance(value, Tensor | np.ndarray) or getattr(value.dtype, "hasobject", False):
             raise ArgumentError(
-                f"{_CHECK}: against[{key!r}] must be a tensor but got {type(value).__name__}"
+                f"{_CHECK}: against[{key!r}] must be a tensor of numbers but got {kind_of(value)}"
             )
     if set(named) != set(outputs):
         raise ArgumentError(f"{_CHECK}: outputs are {list(outputs)}, expected {list(named)}")

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from qtune.analysis.ablation import AnyPort, CastPort, Transform, switched_on
 from qtune.arith.quantize import in_range
-from qtune.capture.inputs import Inputs
+from qtune.capture.inputs import Inputs, naming
 from qtune.nn.float_mode import all_float
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.observe import run_model
-from qtune.profiler.undisturbed import undisturbed
+from qtune.profiler.undisturbed import same_randomness, undisturbed
 from qtune.report.progress import progress
 
 
@@ -57,8 +57,9 @@ def clipping(
     with undisturbed(model), all_float(model), ExitStack() as stack:
         for port in ports:
             stack.enter_context(switched_on(port, _counting(port, found[port.name])))
-        for item in progress(list(inputs), "run", unit="batch"):
-            run_model(model, item)
+        for index, item in enumerate(progress(list(inputs), "run", unit="batch")):
+            with naming(f"batch {index} of inputs", item), same_randomness(model):
+                run_model(model, item)
     return found
 
 

@@ -14,6 +14,7 @@ from qtune.capture.structure import flatten_named
 from qtune.errors import ArgumentError
 from qtune.testing.distances import Distances, distances
 from qtune.testing.elements import Elements, elements, type_difference
+from qtune.testing.origin import called
 from qtune.testing.record import conclude
 from qtune.testing.result import OUTPUTS, WORST_LAYERS, AssertionResult, LayerResult
 from qtune.testing.tolerance import Tolerance, step_text, tolerance_of
@@ -56,7 +57,7 @@ def assert_close(
     __tracebackhide__ = True
     tolerance = tolerance_of(_CHECK, steps, scale, axis, atol, rtol, equal_nan)
     allowed = _check_count(max_mismatches)
-    label = name or "values"
+    label = called(name, "values")
     left, right = _leaves(actual, "actual"), _leaves(expected, "expected")
     if left.keys() != right.keys():
         return conclude(_other_structure(left, right, label))
@@ -284,7 +285,10 @@ def _check_scale_used(tolerance: Tolerance, sides: Sequence[Elements]) -> None:
 
 def _leaves(value: Any, side: str) -> dict[str, Elements]:
     """The tensors of one side by name."""
-    leaves = flatten_named(value)
+    try:
+        leaves = flatten_named(value)
+    except RecursionError:
+        raise ArgumentError(f"{_CHECK}: {side} is nested too deep, or holds itself") from None
     if not leaves:
         raise ArgumentError(f"{_CHECK}: {side} holds no tensor, array or number: {value!r}")
     twice = [key for key, count in Counter(key for key, _ in leaves).items() if count > 1]

@@ -12,7 +12,7 @@ from torch import Tensor
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.profiler.observe import Model, OpRecord
-from qtune.testing.arguments import check_hbir, check_limit, check_model
+from qtune.testing.arguments import check_hbir, check_limit, check_model, check_switch
 from qtune.testing.codes import code_shares
 from qtune.testing.limits import METRICS, Limit, limits_of
 from qtune.testing.origin import Origin, origin_of
@@ -70,6 +70,7 @@ def assert_consistency(
         raise ArgumentError(
             f"{_CHECK}: give at least one limit: max_qscale_diff, {', '.join(METRICS)}"
         )
+    check_switch(_CHECK, "per_layer", per_layer)
     check_model(_CHECK, "baseline", baseline)
     check_model(_CHECK, "other", other)
     parts = chunks((baseline, other), inputs)

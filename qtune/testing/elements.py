@@ -34,7 +34,7 @@ class Scales:
         axis = self.axis + len(shape) if self.axis < 0 else self.axis
         if not 0 <= axis < len(shape) or shape[axis] != len(numbers):
             raise ArgumentError(
-                f"{where} has shape {shape}, but scale holds {len(numbers)} numbers along axis "
+                f"{where}: the shape is {shape}, but scale holds {len(numbers)} numbers along axis "
                 f"{self.axis}; give one for each channel, and the axis of the channels"
             )
         return numbers.reshape(-1, *[1] * (len(shape) - axis - 1))

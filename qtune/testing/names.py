@@ -32,9 +32,10 @@ def patterns_of(check: str, argument: str, given: Any) -> list[str]:
     """Names as a list; a single one may come as it is."""
     if isinstance(given, str):
         return [given]
-    names = list(given) if isinstance(given, Iterable) else []
-    if isinstance(given, Iterable) and all(isinstance(item, str) for item in names):
-        return names
+    if isinstance(given, Iterable) and not hasattr(given, "dtype"):
+        names = list(given)
+        if all(isinstance(item, str) for item in names):
+            return names
     raise ArgumentError(f"{check}: {argument} must be names of operators but got {given!r}")
 
 

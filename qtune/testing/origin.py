@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from qtune.errors import ArgumentError, kind_of
 from qtune.testing.result import LayerResult
 
 M = TypeVar("M")
@@ -41,8 +42,17 @@ def origin_of(model: Any, name: str | None = None) -> Origin:
     """What is known about ``model``; ``name`` overrides its name, default is its class's."""
     known = getattr(model, _ATTRIBUTE, None)
     if not isinstance(known, Origin):
-        return Origin(name or type(model).__name__, sources=sources_of(model))
-    return replace(known, model=name or known.model)
+        return Origin(called(name, type(model).__name__), sources=sources_of(model))
+    return replace(known, model=called(name, known.model))
+
+
+def called(name: Any, default: str) -> str:
+    """The argument ``name`` of an assertion, or what takes its place where there is none."""
+    if name is not None and not isinstance(name, str):
+        raise ArgumentError(
+            f"name stands for the model's, it must be a text but got {kind_of(name)}"
+        )
+    return name or default
 
 
 def sources_of(model: Any) -> dict[str, str]:

@@ -14,7 +14,7 @@ from qtune.nn.prepared import PreparedModel
 from qtune.qconfig.dtypes import port_dtype
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.learned import LearnedFakeQuantize
-from qtune.testing.arguments import check_prepared
+from qtune.testing.arguments import check_limit, check_prepared
 from qtune.testing.model_ports import ModelPort, model_ports
 from qtune.testing.names import by_port, operators_of, patterns_of
 from qtune.testing.origin import origin_of
@@ -58,7 +58,7 @@ def assert_qconfig(
     """
     __tracebackhide__ = True
     prepared = check_prepared(_CHECK, model)
-    if dtypes is None and fixed_scales is None and high_precision_outputs is None:
+    if not dtypes and not fixed_scales and high_precision_outputs is None:
         raise ArgumentError(
             f"{_CHECK}: give at least one of dtypes, fixed_scales, high_precision_outputs"
         )
@@ -118,11 +118,10 @@ def _wrong_dtype(port: ModelPort, wanted: Any) -> list[Problem]:
 
 
 def _wrong_scale(port: ModelPort, wanted: Any) -> list[Problem]:
-    is_number = isinstance(wanted, int | float) and not isinstance(wanted, bool)
-    if not is_number or not 0 < wanted < math.inf:
-        raise ArgumentError(
-            f"{_CHECK}: fixed_scales: {port.name}: a scale is a positive number, got {wanted!r}"
-        )
+    scale_of_port = f"fixed_scales: {port.name}"
+    wanted = check_limit(_CHECK, scale_of_port, wanted)
+    if not 0 < wanted < math.inf:
+        raise ArgumentError(f"{_CHECK}: {scale_of_port}: a scale is positive, got {wanted:g}")
     limit = f"scale {wanted:.7g}, fixed"
     if not isinstance(port.grid, FakeQuantize):
         return [(f"{port.dtype}, no scale", limit)]

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from qtune.bpu.hbm import Program
-from qtune.capture.inputs import Inputs, as_example_list
+from qtune.capture.inputs import Inputs, as_example_list, naming
 from qtune.capture.structure import flatten, flatten_named, unflatten
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import march
 from qtune.prepare.rundir import run_files_in
+from qtune.profiler.kept_state import apart
 from qtune.profiler.observe import Model, Observation, float_twin, is_prepared, observe, run_model
+from qtune.profiler.undisturbed import same_randomness
 from qtune.report.progress import progress
 from qtune.testing.origin import origin_of
 
@@ -87,10 +89,14 @@ def _part(leaf: Any, start: int, rows: int, size: int) -> Any:
 def outputs_of(model: Model, parts: Sequence[Chunk]) -> dict[str, Tensor]:
     """Output tensors by name, the chunks joined along the first axis (scalars: stacked)."""
     found: dict[str, list[Tensor]] = {}
-    with _evaluating(model):
-        for part in progress(parts, "run", unit="batch"):
-            collect(run_model(model, part.inputs), part, found)
+    for index, part in enumerate(progress(parts, "run", unit="batch")):
+        with _evaluating(model), naming(f"batch {index} of inputs", part.inputs):
+            collect(_apart(model, run_model(model, part.inputs)), part, found)
     return joined(found)
+
+
+def _apart(model: Model, outputs: Any) -> Any:
+    return apart(model, outputs) if isinstance(model, nn.Module) else outputs
 
 
 def collect(outputs: Any, part: Chunk, into: dict[str, list[Tensor]]) -> None:
@@ -113,9 +119,10 @@ def observations(model: Model, parts: Sequence[Chunk]) -> Iterator[Observation]:
     if isinstance(model, nn.Module) and not is_prepared(model):
         with _evaluating(model):
             model = float_twin(model, parts[0].inputs)
-    with _evaluating(model):
-        for part in progress(parts, "run", unit="batch"):
-            yield observe(model, part.inputs)
+    for index, part in enumerate(progress(parts, "run", unit="batch")):
+        with _evaluating(model), naming(f"batch {index} of inputs", part.inputs):
+            found = observe(model, part.inputs)
+        yield found
 
 
 @contextmanager
@@ -139,13 +146,17 @@ def _march_of(model: Model) -> str:
 
 @contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    """Eval mode for a torch model, restored after."""
+    """Eval mode for a torch model; flags, buffers and random state restored after.
+
+    So every batch starts from the same numbers, in whichever model it runs.
+    """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     flags = [module.training for module in modules]
     try:
         for module in modules:
             module.training = False
-        yield
+        with same_randomness(model):
+            yield
     finally:
         for module, flag in zip(modules, flags, strict=True):
             module.training = flag

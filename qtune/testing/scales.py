@@ -80,13 +80,13 @@ def assert_scale_in(
     A port that was never calibrated fails. Metrics ``min_scale``, ``max_scale``, ``bad_scales``.
     """
     __tracebackhide__ = True
-    general = _range("low and high", low, high)
+    general = _range("", low, high)
     found = list(_scales(model))
     if not found:
         raise ArgumentError(f"{_CHECK}: the model has no scale")
     keys = [(item.op, item.kind) for item in found]
     named = by_port(_CHECK, "ranges", ranges or {}, keys)
-    bounds = {key: _pair(f"ranges: {' '.join(key)}", value) for key, value in named.items()}
+    bounds = {key: _pair(f"ranges: {' '.join(key)}: ", value) for key, value in named.items()}
     verdicts = [_judge(item, bounds.get((item.op, item.kind), general)) for item in found]
     layers = [_layer(item, verdict) for item, verdict in zip(found, verdicts, strict=True)]
     index = max(range(len(layers)), key=lambda i: layers[i].badness)
@@ -130,16 +130,16 @@ def _nan_last(value: float) -> float:
 
 def _pair(where: str, given: Any) -> Range:
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise ArgumentError(f"{_CHECK}: {where}: expected (low, high) but got {given!r}")
+        raise ArgumentError(f"{_CHECK}: {where}expected (low, high) but got {given!r}")
     return _range(where, *given)
 
 
 def _range(where: str, low: Any, high: Any) -> Range:
-    least = _SMALLEST if low is None else check_limit(_CHECK, f"{where} (low)", low)
-    most = math.inf if high is None else check_limit(_CHECK, f"{where} (high)", high)
+    least = _SMALLEST if low is None else check_limit(_CHECK, f"{where}low", low)
+    most = math.inf if high is None else check_limit(_CHECK, f"{where}high", high)
     if not 0 < least <= most:
         raise ArgumentError(
-            f"{_CHECK}: {where}: expected 0 < low <= high but got {least:g} and {most:g}"
+            f"{_CHECK}: {where}expected 0 < low <= high but got {least:g} and {most:g}"
         )
     return least, most
 

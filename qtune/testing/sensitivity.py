@@ -9,7 +9,7 @@ from torch import nn
 
 from qtune.analysis.ablation import all_ports
 from qtune.analysis.sensitivity import sensitivity_tables
-from qtune.capture.inputs import Inputs, as_example_list
+from qtune.capture.inputs import Inputs, as_example_list, naming
 from qtune.errors import ArgumentError
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.metric import Metric, MetricInfo
@@ -81,9 +81,10 @@ def _worst_scores(
     names = None if output is None else (output,)
     worst: dict[str, tuple[float | None, str, Inputs]] = {}
     for index, item in enumerate(as_example_list(inputs, "inputs", ArgumentError)):
-        tables = sensitivity_tables(
-            model, item, metric, str(index), output_names=names, variants=(OWN,)
-        )
+        with naming(f"batch {index} of inputs", item):
+            tables = sensitivity_tables(
+                model, item, metric, str(index), output_names=names, variants=(OWN,)
+            )
         for row in (row for table in tables.values() for row in table.records()):
             key, value = f"{row['op_name']} {row['fake_stub_type']}", row[f"{OWN}_{metric.name}"]
             if key not in worst or metric.badness(value) > metric.badness(worst[key][0]):

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from qtune.errors import ArgumentError, kind_of
-from qtune.testing.arguments import check_limit
+from qtune.testing.arguments import check_limit, check_switch
 from qtune.testing.elements import Scales
 from qtune.testing.limits import shortest
 
@@ -48,8 +48,7 @@ def tolerance_of(
     }
     if "steps" in given and len(given) > 1:
         raise ArgumentError(f"{check}: give steps, or atol and rtol, not both")
-    if not isinstance(equal_nan, bool):
-        raise ArgumentError(f"{check}: equal_nan must be a bool but got {equal_nan!r}")
+    check_switch(check, "equal_nan", equal_nan)
     if scale is not None and "steps" not in given:
         raise ArgumentError(f"{check}: scale says what a step is; give steps= too")
     return Tolerance(**given, scale=_scales(check, scale, axis), equal_nan=equal_nan)

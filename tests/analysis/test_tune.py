@@ -87,6 +87,13 @@ def test_the_planted_stubs_are_raised_first(front: TuneFront) -> None:
     assert two.mean < zero.mean / 3  # both lose nearly six bits on all channels that are read
 
 
+def test_in_decibels_too_the_planted_stubs_are_raised_first(planted_chain: Setting) -> None:
+    """int16 lifts ports without loss by as many dB as those that cost everything."""
+    s = planted_chain
+    front = tune(s.net, s.model, s.batches, "SQNR", budget={"stubs": 2}, latency=False)
+    assert set(front.best().ports) == CULPRITS
+
+
 def test_the_front_reaches_from_all_int8_to_all_int16(
     front: TuneFront, planted_chain: Setting
 ) -> None:

@@ -66,6 +66,20 @@ def test_a_failed_check_is_a_gate_with_its_message(gates: Path, run: Run) -> Non
     assert "3 checks: 1 FAIL, 1 skip, 1 ok" in text
 
 
+def test_a_comparison_fails_at_layers_that_are_not_known_to_fail(gates: Path, run: Run) -> None:
+    check = '[[check]]\nkind = "consistency"\nmin_cosine = 1.0\nper_layer = true\n'
+    (gates / FILE).write_text(f"{MODEL}{check}xfail.conv2 = 'int16 to come'\n")
+    assert "1 checks: 1 FAIL" in run("gate", FILE).out
+    layers = ("_input_0_quant", "relu", "conv2", "_generated_mean_0", "head", "_output_0_dequant")
+    known = "".join(f"xfail.{layer} = 'int16 to come'\n" for layer in layers)
+    (gates / FILE).write_text(f"{MODEL}{check}{known}")
+    done = run("gate", FILE)
+    assert (done.status, "1 checks: 1 xfail" in done.out) == (0, True), done.out
+    (gates / FILE).write_text(f"{MODEL}{check}xfail.conv1 = 'int16 to come'\n")
+    assert "resnet.qtune.toml:14: " in run("gate", FILE).err
+    assert "conv1 is fused into relu; name that one" in run("gate", FILE).err
+
+
 def test_wrong_files_are_one_line_and_nothing_runs(gates: Path, run: Run) -> None:
     projects.write(gates, MODEL + "[[check]]\nkind = 'no_unfusd'\n", "other.qtune.toml")
     done = run("gate", FILE, "other.qtune.toml")

@@ -41,13 +41,13 @@ Run = Callable[..., tuple[pytest.RunResult, dict[str, Any]]]
 
 
 @pytest.fixture
-def run(project: pytest.Pytester) -> Run:
-    """Run the project with reports; return the run and the data of its JSON report."""
+def run(pytester: pytest.Pytester) -> Run:
+    """Run what lies in the folder with reports; return the run and the data of its JSON report."""
 
     def call(*args: str) -> tuple[pytest.RunResult, dict[str, Any]]:
-        report = project.path / "run.json"
+        report = pytester.path / "run.json"
         report.unlink(missing_ok=True)
-        result = project.runpytest_subprocess("--qtune", "--qtune-json=run.json", *args)
+        result = pytester.runpytest_subprocess("--qtune", "--qtune-json=run.json", *args)
         assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
         return result, json.loads(report.read_text())
 

@@ -120,12 +120,11 @@ def test_once():
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_a_test_run_again_counts_once(
-    only: Only, run: Run, project: pytest.Pytester, workers: str
+    only: Only, run: Run, pytester: pytest.Pytester, workers: str
 ) -> None:
     only("pytest_rerunfailures")
-    (project.path / "test_net.py").unlink()
-    (project.path / "checks.py").write_text(files.CHECK)
-    (project.path / "test_flaky.py").write_text(FLAKY)
+    (pytester.path / "checks.py").write_text(files.CHECK)
+    (pytester.path / "test_flaky.py").write_text(FLAKY)
     result, data = run("--reruns=2", "--junitxml=junit.xml", workers)
     result.assert_outcomes(passed=2, failed=1)
     assert result.parseoutcomes()["rerun"] == 3
@@ -140,7 +139,7 @@ def test_a_test_run_again_counts_once(
         ("once", True),
     ]
     assert (data["totals"]["failed"], data["totals"]["caught"]) == (1, 0)
-    for case in ET.parse(project.path / "junit.xml").getroot().iter("testcase"):
+    for case in ET.parse(pytester.path / "junit.xml").getroot().iter("testcase"):
         names = [pair.get("name") for pair in case.iter("property")]
         assert len(names) == len(set(names)), (case.get("name"), names)
 
@@ -156,7 +155,7 @@ build = Stages._calibrated_state
 def hang_once(stages):
     if not started.exists():
         started.touch()
-        time.sleep(600)
+        time.sleep(60)
     return build(stages)
 
 started = pathlib.Path("started")
@@ -179,19 +178,20 @@ def test_builds(stages):
 
 @pytest.mark.parametrize("method", ["signal", "thread"])
 def test_a_timeout_while_calibrating_frees_the_artefact(
-    only: Only, run: Run, project: pytest.Pytester, method: str
+    only: Only, run: Run, pytester: pytest.Pytester, method: str
 ) -> None:
     """``signal`` raises in the test, ``thread`` ends the process; the next one builds it."""
     only("pytest_timeout")
-    (project.path / "test_net.py").write_text(HANG)
-    first = project.runpytest_subprocess("--qtune", f"--timeout-method={method}")
+    (pytester.path / "net.py").write_text(files.NET)
+    (pytester.path / "test_net.py").write_text(HANG)
+    first = pytester.runpytest_subprocess("--qtune", f"--timeout-method={method}")
     assert "Timeout" in first.stdout.str() + first.stderr.str()
     if method == "signal":
         first.assert_outcomes(passed=1, failed=1)
     else:
-        assert not list(project.path.glob(".pytest_cache/d/qtune/*/calib.pt"))
+        assert not list(pytester.path.glob(".pytest_cache/d/qtune/*/calib.pt"))
         result, data = run()
         result.assert_outcomes(passed=2)
         assert data["artefacts"] == {"built": 1, "read": 0}
-    assert len(list(project.path.glob(".pytest_cache/d/qtune/*/calib.pt"))) == 1
-    assert not list(project.path.glob(".pytest_cache/d/qtune/*/.*part*"))
+    assert len(list(pytester.path.glob(".pytest_cache/d/qtune/*/calib.pt"))) == 1
+    assert not list(pytester.path.glob(".pytest_cache/d/qtune/*/.*part*"))

@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-pytest_plugins = ["pytester"]
-
 BROKEN = """
 import dataclasses
 from qtune.ops import registry
@@ -29,7 +27,7 @@ def test_items_run_without_any_file(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("--qtune-fuzz=relu", "--qtune-fuzz-examples=2", "-v")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
-        ["collected 2 items", "qtune-fuzz::relu?kernels? PASSED*", "qtune-fuzz::relu?integers? *"]
+        ["*collected 2 items", "qtune-fuzz::relu?kernels? PASSED*", "qtune-fuzz::relu?integers? *"]
     )
 
 
@@ -91,9 +89,9 @@ def test_items_are_shared_out_to_workers_and_repeated_by_last_failed(
     pytester.makeconftest(BROKEN)
     options = ("--qtune-fuzz=neg,relu", "--qtune-fuzz-examples=3")
     result = pytester.runpytest_subprocess(*options, "-n", "2")
-    result.assert_outcomes(passed=3, failed=1)
+    result.assert_outcomes(passed=2, failed=2)
     result = pytester.runpytest_subprocess(*options, "--lf")
-    result.assert_outcomes(failed=1, deselected=3)
+    result.assert_outcomes(failed=2, deselected=2)
 
 
 def test_int16_is_left_out_on_a_march_without_it(pytester: pytest.Pytester) -> None:

@@ -179,6 +179,17 @@ def test_marks_select_skip_and_expect_failures(pytester: pytest.Pytester) -> Non
     assert len(fast) == 3
 
 
+def test_single_layers_may_be_known_to_fail(pytester: pytest.Pytester) -> None:
+    check = FAILING[FAILING.rindex("[[check]]") :]
+    gates(pytester, f"{check}xfail = {{conv2 = 'int16 to come'}}")
+    result = pytester.runpytest("-k", "conv2 or relu", "-rx")
+    result.assert_outcomes(failed=1, xfailed=1, deselected=7)
+    result.stdout.fnmatch_lines(["XFAIL *-conv2[]] - int16 to come"])
+    gates(pytester, f"{check}xfail = {{conv3 = 'int16 to come'}}")
+    result = pytester.runpytest()
+    result.stdout.fnmatch_lines(["resnet.qtune.toml:15: *xfail: there is no layer 'conv3'; close*"])
+
+
 def test_a_skipped_check_loads_nothing_and_an_error_is_no_expected_failure(
     pytester: pytest.Pytester,
 ) -> None:

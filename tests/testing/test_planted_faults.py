@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from qtune.quantizers import fake_quantize as fake_quantize_module
 from qtune.testing.fuzzing import fuzz_operator, search
 
 from . import planted

@@ -49,9 +49,10 @@ def fuzz(
     """Make a test that searches inputs for which a function strays from ``against``.
 
     On a function: ``inputs`` holds one entry per argument: a strategy (of hypothesis or
-    ``qtune.testing.strategies``), a dtype (``"qint8"``: codes; all dtypes alone share one drawn shape), or
-    ``(dtype, shape)``. Results (tensors, arrays, numbers, or several) must have equal shapes and
-    differ by at most ``max_steps`` (0) steps of ``scale`` (1: results are codes); NaN equals NaN.
+    ``qtune.testing.strategies``), a dtype (``"qint8"``: codes; where only dtypes are given they
+    share one drawn shape), or ``(dtype, shape)``. Results (tensors, arrays, numbers, or several)
+    must have equal shapes and differ by at most ``max_steps`` (0) steps of ``scale`` (1: results
+    are codes); NaN equals NaN.
 
     On a table (``SegmentLUT`` or another module that becomes a table): the integer table on
     ``march``, in each of ``dtypes``, against ``against`` on the same grid, within ``max_steps``

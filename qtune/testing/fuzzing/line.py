@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from qtune import march
 from qtune.bpu.convert import convert
@@ -31,7 +31,7 @@ from qtune.quantization import (
 from qtune.quantization.hbdk4 import export
 from qtune.quantization.qconfig_setter import ModuleNameTemplate
 from qtune.quantizers.fake_quantize import FakeQuantize
-from qtune.testing.fuzzing.model import Model, flat
+from qtune.testing.fuzzing.model import flat
 from qtune.testing.fuzzing.operands import modules_of
 
 if TYPE_CHECKING:
@@ -100,13 +100,14 @@ def _check_operator(prepared: PreparedModel, call: OperatorCall) -> None:
         )
 
 
-def prepared_model(model: Model, data: Sequence[Tensor], dtype: QuantDType) -> PreparedModel:
+def prepared_model(model: nn.Module, data: Sequence[Tensor], dtype: QuantDType) -> PreparedModel:
     """The model with inputs and result of ``dtype``, in eval mode."""
     setter = QconfigSetter(get_qconfig(), [ModuleNameTemplate({"": dtype, "op": dtype})])
-    return prepare(model, tuple(data), setter).eval()
+    prepared: PreparedModel = prepare(model, tuple(data), setter).eval()
+    return prepared
 
 
-def calibrated(model: Model, data: Sequence[Tensor], dtype: QuantDType) -> PreparedModel:
+def calibrated(model: nn.Module, data: Sequence[Tensor], dtype: QuantDType) -> PreparedModel:
     """The prepared model with the scales of ``data``, in the state VALIDATION."""
     prepared = prepared_model(model, data, dtype)
     set_fake_quantize(prepared, FakeQuantState.CALIBRATION)

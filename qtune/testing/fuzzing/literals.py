@@ -55,7 +55,7 @@ def literal(value: Any) -> str:
 
 def _named(value: Any) -> str | None:
     """A function of torch, or what a module holds under a name of its own."""
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+    name = str(getattr(value, "__qualname__", None) or getattr(value, "__name__", ""))
     if name and getattr(torch, name, None) is value:
         return f"torch.{name}"
     home = sys.modules.get(getattr(value, "__module__", None) or "")

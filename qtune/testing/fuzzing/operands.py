@@ -42,6 +42,11 @@ class Slot:
     is_owned: bool = False
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return self.shape or ()
+
+    @property
     def is_input(self) -> bool:
         """Whether the model gets it in each call."""
         return self.shape is not None and not self.is_owned

@@ -17,9 +17,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
-_INSTALLED = tuple(
-    str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")
-)
+_FOLDERS = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+_INSTALLED = tuple({str(path) for path in (*_FOLDERS, *(f.resolve() for f in _FOLDERS))})
 _OURS = frozenset({"qtune", "pytest_qtune"})
 
 
@@ -65,7 +64,7 @@ class Modules:
         """Whether this folder has a module ``top`` and another one, not installed, is loaded."""
         loaded = sys.modules.get(top)
         file = _file_of(loaded)
-        if file is None or top in _OURS or file.startswith(_INSTALLED) or top == "__main__":
+        if file is None or top in _OURS or top == "__main__":
             return False
         here = PathFinder.find_spec(top, self._paths)
         origin = None if here is None else here.origin
@@ -84,7 +83,7 @@ class Modules:
     def _is_ours_alone(self, top: str) -> bool:
         """Whether ``import top`` would not find the loaded module without this folder."""
         file = _file_of(sys.modules.get(top))
-        if file is None or file.startswith(_INSTALLED):
+        if file is None:
             return False
         if not any(Path(file).is_relative_to(Path(p).resolve()) for p in self._paths):
             return False
@@ -106,5 +105,9 @@ def _find(top: str) -> str | None:
 
 
 def _file_of(module: ModuleType | None) -> str | None:
+    """The file of a module that is not installed."""
     file = getattr(module, "__file__", None)
-    return None if file is None else str(Path(file).resolve())
+    if file is None or file.startswith(_INSTALLED):
+        return None
+    resolved = str(Path(file).resolve())
+    return None if resolved.startswith(_INSTALLED) else resolved

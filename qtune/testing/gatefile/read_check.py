@@ -21,6 +21,7 @@ _MARK = re.compile(r"[A-Za-z_]\w*")
 _STAGE_KEYS = ("stage", "from", "to")
 _COMMON = tuple(key.name for key in CHECK_KEYS if key.name not in _STAGE_KEYS)
 _PER_LAYER = "per_layer"
+_XFAIL = "xfail"
 OF_MODEL = frozenset(f.name for f in fields(ModelTable)) & {INPUTS, "evaluate"}
 """Arguments that come from ``[model]`` where the check does not give them."""
 
@@ -75,7 +76,7 @@ class _Reader:
             per_layer=bool(arguments.get(_PER_LAYER, False)),
             marks=marks,
             skip=self._text("skip"),
-            xfail=self._text("xfail"),
+            **self._known_failures(bool(arguments.get(_PER_LAYER, False))),
         )
 
     def _stages(self, kind: Kind) -> tuple[str, ...]:
@@ -142,6 +143,20 @@ class _Reader:
         if not fits:
             self.source.wrong_type(self.what, "marks", given, "a list of names", *self.place)
         return tuple(given)
+
+    def _known_failures(self, per_layer: bool) -> dict[str, Any]:
+        """``xfail``: one reason, or one for each of some layers."""
+        given = self.table.get(_XFAIL)
+        if not isinstance(given, dict):
+            return {_XFAIL: self._text(_XFAIL)}
+        if not per_layer:
+            text = "xfail names layers, but per_layer is not set; give one text"
+            raise self.source.error(f"{self.what}: {text}", *self.place, _XFAIL)
+        for layer, reason in given.items():
+            if not isinstance(reason, str) or not reason.strip():
+                place = (*self.place, _XFAIL)
+                self.source.wrong_type(self.what, layer, reason, "a text, the reason", *place)
+        return {"xfail_layers": given}
 
     def _flag(self, key: str) -> bool:
         value = self.table.get(key, False)

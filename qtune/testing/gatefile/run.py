@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,10 @@ class GateRun:
         return self._layers[check.number]
 
     def operators(self, check: Check) -> Mapping[str, str]:
-        """The operators of the prepared model, in order: ``""`` or what each is fused into."""
+        """The operators of the prepared model, in order: ``""`` or what each is fused into.
+
+        Raises ``GateFileError`` for a layer in ``xfail`` that can't fail.
+        """
         try:
             listed = list(self.subject.stages.prepared.operators())
         except GateFileError:
@@ -79,7 +83,20 @@ class GateRun:
         except QtuneError as error:
             raise self._error(check, error) from error
         pairs = ((op.name, str(node.meta.get("group", op.name))) for node, op in listed)
-        return {name: "" if group == name else group for name, group in pairs}
+        found = {name: "" if group == name else group for name, group in pairs}
+        for layer in check.xfail_layers:
+            if found.get(layer) != "":
+                raise self._no_layer(check, layer, found)
+        return found
+
+    def _no_layer(self, check: Check, layer: str, known: Mapping[str, str]) -> GateFileError:
+        near = get_close_matches(layer, known, n=1)
+        hint = f"; close matches: {near[0]}" if near else ""
+        text = f"there is no layer {layer!r}{hint}"
+        if layer in known:
+            text = f"{layer} is fused into {known[layer]}; name that one"
+        place = ("check", check.number - 1, "xfail", layer)
+        return self.file.error(f"[[check]] {check.number} ({check.kind}): xfail: {text}", *place)
 
     def _one(
         self, check: Check, limits: Mapping[str, Any], stored: Baseline | None

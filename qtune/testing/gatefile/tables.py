@@ -41,7 +41,7 @@ CHECK_KEYS = (
     Key("slow", "true or false", "marks it qtune_slow"),
     Key("marks", "a list of texts", "pytest marks, such as nightly"),
     Key("skip", "a text", "the reason why it does not run"),
-    Key("xfail", "a text", "the reason why it is known to fail"),
+    Key("xfail", "a text, or a table of texts", "why it, or each of the layers, is known to fail"),
 )
 
 
@@ -62,7 +62,10 @@ class ModelTable:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One ``[[check]]``. ``number``: from 1; ``label``: what stands in brackets in its name."""
+    """One ``[[check]]``. ``number``: from 1; ``label``: what stands in brackets in its name.
+
+    ``xfail``: why it is known to fail; ``xfail_layers``: the same of single layers.
+    """
 
     kind: str
     number: int
@@ -73,6 +76,7 @@ class Check:
     marks: tuple[str, ...] = ()
     skip: str = ""
     xfail: str = ""
+    xfail_layers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -155,13 +155,13 @@ def _operand(draw: Any, plan: _Plan, slot: Slot, scale: float | None) -> Any:
     if slot.domain is not None:
         return _within(draw, plan, slot)
     grid = quant_dtype("qint8") if slot.role == plan.entry.weight_role else plan.grid
-    found = draw(tensors(slot.shape, grid, 1.0 if scale is None else scale))
+    found = draw(tensors(slot.sizes, grid, 1.0 if scale is None else scale))
     return found.abs() + 0.125 if slot.role == VARIANCE else found
 
 
 def _whole(draw: Any, plan: _Plan, slot: Slot) -> Tensor:
     """Indices, or a mask."""
-    found = torch.from_numpy(draw(code_arrays(slot.shape, plan.grid)))
+    found = torch.from_numpy(draw(code_arrays(slot.sizes, plan.grid)))
     return found % slot.rows if slot.rows is not None else found % 2 == 1
 
 
@@ -169,7 +169,7 @@ def _within(draw: Any, plan: _Plan, slot: Slot) -> Tensor:
     """Numbers in the operand's domain."""
     low, high = slot.domain or (0.0, 1.0)
     grid = plan.grid
-    found = draw(code_arrays(slot.shape, grid)).astype(np.float64)
+    found = draw(code_arrays(slot.sizes, grid)).astype(np.float64)
     part = _MARGIN + (1 - 2 * _MARGIN) * (found - grid.qmin) / (grid.qmax - grid.qmin)
     return torch.from_numpy(np.asarray(low + (high - low) * part, dtype=np.float32))
 
@@ -236,7 +236,7 @@ def _in_range(draw: Any, plan: _Plan, slot: Slot) -> Any:
     """An operand of a function: in its domain, or about 0."""
     if slot.domain is not None or not slot.is_real:
         return _operand(draw, plan, slot, None)
-    return draw(tensors(slot.shape, plan.grid, _step(plan.grid)))
+    return draw(tensors(slot.sizes, plan.grid, _step(plan.grid)))
 
 
 def _beyond(draw: Any, plan: _Plan, slot: Slot, usual: Any) -> Any:
@@ -245,4 +245,4 @@ def _beyond(draw: Any, plan: _Plan, slot: Slot, usual: Any) -> Any:
         return usual
     if not slot.is_real:
         return _whole(draw, plan, slot)
-    return draw(real_values(slot.shape, plan.grid, _step(plan.grid)))
+    return draw(real_values(slot.sizes, plan.grid, _step(plan.grid)))

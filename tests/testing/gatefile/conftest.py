@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ from . import projects
 
 Load = Callable[..., GateFile]
 Start = Callable[..., GateRun]
+
+
+@pytest.fixture(autouse=True)
+def no_modules_left() -> Iterator[None]:
+    """Modules of the project that a test imports itself are forgotten."""
+    yield
+    for name in [name for name in sys.modules if name.startswith("my_")]:
+        del sys.modules[name]
 
 
 @pytest.fixture

@@ -100,6 +100,11 @@ def test_mistakes_in_the_file_and_in_the_model(load: Load, text: str, expected: 
         ("kind = 'baseline'\nmetrics = ['a', 1]", r"9: .*metrics must be a list of texts"),
         ("kind = 'no_unfused'\nid = 'a b'", r"9: .*id must be letters, digits"),
         ("kind = 'no_unfused'\nxfail = true", r"9: .*xfail must be a text, the reason"),
+        ("kind = 'consistency'\nxfail.conv1 = 'a'", r"9: .*xfail names layers, but per_layer"),
+        (
+            "kind = 'consistency'\nper_layer = true\nxfail.a = 'b'\nxfail.c = 1",
+            r"11: .*c must be a text, the reason but is 1",
+        ),
         ("kind = 'no_unfused'\nskip = ''", r"9: .*skip must be a text, the reason"),
         ("kind = 'no_unfused'\nslow = 'yes'", r"9: .*slow must be true or false"),
         ("kind = 'no_unfused'\nmarks = ['not a name']", r"9: .*marks must be a list of names"),

@@ -213,7 +213,6 @@ def test_a_module_of_the_same_name_elsewhere_is_put_back(
     (elsewhere / "my_data.py").write_text("calib = 1\n")
     monkeypatch.syspath_prepend(elsewhere)
     mine = __import__("my_data")
-    monkeypatch.setitem(sys.modules, "my_data", mine)
     (found,) = results(start(MODEL + ONE))
     assert found.ok
     assert sys.modules["my_data"] is mine
@@ -225,7 +224,6 @@ def test_a_module_that_everybody_finds_is_loaded_once(
     run = start(MODEL + ONE)
     monkeypatch.syspath_prepend(tmp_path)
     mine = __import__("my_eval")
-    monkeypatch.setitem(sys.modules, "my_eval", mine)
     with run.active():
         assert __import__("my_eval") is mine
     assert sys.modules["my_eval"] is mine
