@@ -1,4 +1,4 @@
-"""Writes docs/operators.md and docs/hbir.md from the registry and the domain ``qtune``.
+"""Writes operators.md, hbir.md and, by reference_pages.py, all of docs/reference.
 
 Run ``python docs/generate.py`` after a change of an operator; tests/meta/test_docs.py compares.
 """
@@ -364,7 +364,10 @@ On codes as well, where they only move or combine what they are given: {integer}
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write the pages, those of docs/reference too."""
+    import reference_pages
+
+    reference_pages.main()
     for path, text in pages().items():
         write_text(path, text)
     write_text(HERE / "onnx.md", onnx_page())

@@ -1,4 +1,4 @@
-"""Writes docs/reference: assertions, metrics and options, from signatures, docstrings and tables.
+"""Writes docs/reference: assertions, commands, metrics, options, from what the code says of itself.
 
 Run ``python docs/reference_pages.py`` after a change; tests/meta/test_reference_pages.py compares.
 """
@@ -38,6 +38,7 @@ def pages() -> dict[Path, str]:
     """Every generated page by its path."""
     return {
         FOLDER / "assertions.md": assertions_page(),
+        FOLDER / "commands.md": commands_page(),
         FOLDER / "metrics.md": metrics_page(),
         FOLDER / "options.md": options_page(),
     }
@@ -57,6 +58,13 @@ def assertions_page() -> str:
         *(_entry(name) for name in others),
     ]
     return _page(parts)
+
+
+def commands_page() -> str:
+    """The page of the command ``qtune``."""
+    import command_pages
+
+    return _page(list(command_pages.parts()))
 
 
 def metrics_page() -> str:

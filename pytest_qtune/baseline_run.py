@@ -24,6 +24,7 @@ _WRITTEN = ("created", "updated")
 _NOTHING: Any = object()
 """No change, where ``None`` removes."""
 _GONE, _SKIPPED = "there is no such test", "its test was skipped"
+_REMOVED = f"{_GONE}; removed"
 _FAILED = "not written: its test did not pass"
 _INTERRUPTED = "not written: the run was interrupted"
 _NO_PLACE = "not written: the file can't be written"
@@ -153,7 +154,7 @@ class BaselineRun:
             removes = key not in keys and self.update == "all"
             note = _SKIPPED if key in keys else _GONE
             for name, entry in sorted(entries[key].items()):
-                row = _unused_row(shown, key, name, entry, f"{note}; removed" if removes else note)
+                row = _unused_row(shown, key, name, entry, _REMOVED if removes else note)
                 yield row, None if removes else _NOTHING
 
     def _is_complete(self, tests: Iterable[str]) -> bool:
@@ -178,9 +179,10 @@ class BaselineRun:
 
     def _lines(self) -> Iterator[str]:
         counts = Counter(row["status"] for row in self.rows if row["status"] in _WRITTEN)
+        counts["removed"] = sum(row["note"] == _REMOVED for row in self.rows)
         if self.written:
-            numbers = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-            yield f"baselines written to {', '.join(self.written)}" + f": {numbers}" * bool(numbers)
+            numbers = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()) if count)
+            yield f"baselines written to {', '.join(self.written)}: {numbers}"
         if not self.session.active:  # else its table lists them
             yield from (_line(row) for row in self.rows if row["note"] in _NOT_WRITTEN)
             yield from (_line(row) for row in self.rows if row["status"] == "unused")

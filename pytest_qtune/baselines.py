@@ -126,8 +126,7 @@ class QtuneBaselines:
     def _stores(self, source: Path) -> bool:
         """Whether there is a file of baselines beside a test file."""
         if source not in self._has_file:
-            path = source.parent / FOLDER / f"{source.stem}.json"
-            self._has_file[source] = path.is_file()
+            self._has_file[source] = (source.parent / FOLDER).is_dir() and _is_there(source)
         return self._has_file[source]
 
     def _keys(self, source: Path) -> Mapping[str, Any]:
@@ -143,6 +142,12 @@ class QtuneBaselines:
             except BaselineError:  # the run lists it
                 self._stored[source] = {}
         return self._stored[source]
+
+
+def _is_there(source: Path) -> bool:
+    from qtune.testing.baseline_file import baseline_path
+
+    return baseline_path(source).is_file()
 
 
 def _rows(item: pytest.Item, baseline: Baseline) -> list[Any]:

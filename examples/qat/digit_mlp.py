@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from qtune.nn.prepared import PreparedModel
 from qtune.quantization import (
     FakeQuantState,
-    auto_calibrate,
     load_calib_state_dict,
     prepare,
     set_fake_quantize,
@@ -72,13 +70,12 @@ def fit(model: nn.Module, epochs: int, lr: float) -> None:
         schedule.step()
 
 
-@functools.cache
 def float_model() -> DigitMlp:
     """Trained; then the ranges of its hidden channels are spread over ten octaves.
 
-    What ``first`` multiplies by a power of two, ``second`` divides by it, so the float function stays.
-    Trained nets, depthwise ones above all, come with such channels: int8 has one scale for all of
-    them, and the small ones are left with a code or two.
+    What ``first`` multiplies by a power of two, ``second`` divides by it, so the float function
+    stays. Trained nets, depthwise ones above all, come with such channels: int8 has one scale for
+    all of them, and the small ones are left with a code or two.
     """
     torch.manual_seed(0)
     model = DigitMlp()
@@ -91,18 +88,14 @@ def float_model() -> DigitMlp:
     return model.eval()
 
 
-@functools.cache
-def calibrated() -> PreparedModel:
-    """int8 by calibration alone."""
-    return auto_calibrate(prepare(float_model(), calibration()[0]), calibration(), progress=False)
+def finetuned(model: nn.Module, calibrated: nn.Module) -> PreparedModel:
+    """``model`` trained for some more epochs with the rounding in the loop.
 
-
-@functools.cache
-def finetuned() -> PreparedModel:
-    """Trained for some more epochs with the rounding in the loop, from the calibrated scales on."""
-    model = prepare(float_model(), calibration()[0])
-    load_calib_state_dict(model, calibrated().state_dict())
-    set_fake_quantize(model.train(), FakeQuantState.QAT)
-    fit(model, epochs=8, lr=2e-3)
-    set_fake_quantize(model.eval(), FakeQuantState.VALIDATION)
-    return model
+    It starts from the scales of ``calibrated``, which stays as it is.
+    """
+    qat = prepare(model, calibration()[0])
+    load_calib_state_dict(qat, calibrated.state_dict())
+    set_fake_quantize(qat.train(), FakeQuantState.QAT)
+    fit(qat, epochs=8, lr=5e-3)
+    set_fake_quantize(qat.eval(), FakeQuantState.VALIDATION)
+    return qat

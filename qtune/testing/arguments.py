@@ -23,14 +23,15 @@ def is_number(value: Any) -> TypeGuard[Number]:
 
 def check_limit(check: str, name: str, value: Any) -> float:
     """A bound as a float. NaN is refused: nothing is ever within it."""
-    if not is_number(value) or math.isnan(value):
+    try:
+        bound = float(value) if is_number(value) else math.nan
+    except OverflowError:
+        raise ArgumentError(f"{check}: {name} is too large for a float") from None
+    if math.isnan(bound):
         raise ArgumentError(
             f"{check}: {name} must be a number but got {value!r} (type={type(value).__name__})"
         )
-    try:
-        return float(value)
-    except OverflowError:
-        raise ArgumentError(f"{check}: {name} is too large for a float") from None
+    return bound
 
 
 def check_switch(check: str, name: str, value: Any) -> bool:

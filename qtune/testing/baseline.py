@@ -102,6 +102,7 @@ class Baseline:
         self.key = key
         self.update = update
         self.comparisons: list[Comparison] = []
+        self._finished = False
         self._file: BaselineFile | None = None
 
     def __repr__(self) -> str:
@@ -205,6 +206,7 @@ class Baseline:
         Under an update that fits, what was not asked for is removed instead.
         """
         __tracebackhide__ = True
+        self._finished = True
         asked = {item.name for item in self.comparisons}
         failures = []
         for name in self.file.names(self.key):
@@ -230,6 +232,11 @@ class Baseline:
     def _claim(self, name: str) -> None:
         if not isinstance(name, str) or not name:
             raise ArgumentError(f"a baseline's name is a text that is not empty, got {name!r}")
+        if self._finished:
+            raise ArgumentError(
+                f"{self.key} checked the baseline {name!r} behind its end; check it in the test's "
+                "body, or in its fixtures before they yield"
+            )
         if any(item.name == name for item in self.comparisons):
             raise ArgumentError(
                 f"{self.key} checked the baseline {name!r} twice; give each value a name of its own"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qtune.errors import ArgumentError
 from qtune.testing.baseline_file import Entry, Number
 from qtune.testing.baseline_identity import environment_differences
-from qtune.testing.baseline_metric import Rule, different_texts, number_text, rule_of
+from qtune.testing.baseline_metric import Rule, fits, number_text, rule_of
 
 if TYPE_CHECKING:
     from qtune.testing.elements import Elements
@@ -42,6 +42,8 @@ def as_number(name: str, value: Any) -> Number | None:
     if isinstance(value, bool | complex):
         raise ArgumentError(f"baseline of {name!r}: expected a real number but got {value!r}")
     if isinstance(value, int):
+        if not fits(value):
+            raise ArgumentError(f"baseline of {name!r}: the number is too large for a float")
         return int(value)
     return float(value) if isinstance(value, float) else None
 
@@ -51,8 +53,7 @@ def compare_number(number: Number, rule: Rule, old: Entry) -> Verdict:
     equal = number == old.value or (math.isnan(number) and math.isnan(old.value))
     holds = rule.holds(number, old.value)
     status = ("equal" if equal else "within") if holds else "changed"
-    got, stored = different_texts(number, old.value)
-    limit = rule.limit(old.value)
+    got, limit, stored = rule.texts(number, old.value)
     note = "better than its baseline; update it to keep that" if status == "within" else ""
     note = note if _is_better(number, old.value, rule.direction) else ""
     return Verdict(status, got, limit, stored, f"baseline {stored}, allowed {limit}", note)

@@ -20,6 +20,7 @@ import math
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -87,14 +88,11 @@ class Entry:
         tolerance, identity, environment = (
             _mapping(name, data.get(name, {})) for name in ("tolerance", "identity", "environment")
         )
-        return cls(
-            kind,
-            value,
-            {name: _number(bound) for name, bound in tolerance.items()},
-            direction,
-            identity,
-            environment,
-        )
+        bounds = {name: _number(bound) for name, bound in tolerance.items()}
+        _check_values("tolerance", bounds, (int, float), "numbers")
+        _check_values("identity", identity, (str,), "texts")
+        _check_values("environment", environment, (str,), "texts")
+        return cls(kind, value, bounds, direction, identity, environment)
 
 
 Entries = Mapping[str, Mapping[str, Entry]]
@@ -139,8 +137,12 @@ _RESTORE = "restore it from version control, or delete it and write it again wit
 
 
 def baseline_path(source: Path) -> Path:
-    """The file of baselines of a test file or gate file: ``__qtune__/<name>.json`` beside it."""
-    return source.parent / FOLDER / f"{source.stem}.json"
+    """The file of baselines of a test file or gate file: ``__qtune__/<name>.json`` beside it.
+
+    A text with doctests keeps its suffix: ``net.txt`` and ``net.py`` have files of their own.
+    """
+    name = source.stem if source.suffix in (".py", ".toml") else source.name
+    return source.parent / FOLDER / f"{name}.json"
 
 
 def write(path: Path, changes: Changes) -> bool:
@@ -153,16 +155,16 @@ def write_all(changes: Mapping[Path, Changes]) -> list[Path]:
 
     The files are locked, read again and written beside their places, then renamed one after the
     other: what others wrote meanwhile stays, and a killed run leaves the old files or the new ones.
-    Raises ``BaselineError`` as ``BaselineFile.read``, and where
-    a folder can't be written.
+    Links stay, the files behind them are written. Raises ``BaselineError`` as
+    ``BaselineFile.read``, and where a folder can't be written.
     """
     from filelock import FileLock
 
     paths = sorted(changes)
     try:
         with ExitStack() as locks:
-            for path in paths:
-                locks.enter_context(FileLock(_lock_path(path), timeout=_LOCK_SECONDS))
+            for lock in sorted({_lock_path(path) for path in paths}):
+                locks.enter_context(FileLock(lock, timeout=_LOCK_SECONDS))
             return _write_locked({path: changes[path] for path in paths})
     except OSError as error:  # also a lock that somebody else does not give back
         shown = ", ".join(map(str, paths))
@@ -176,8 +178,9 @@ def _write_locked(changes: Mapping[Path, Changes]) -> list[Path]:
             before = BaselineFile.read(path).entries
             after = _merged(before, change)
             if _plain(after) != _plain(before):
-                remove_remains(path)
-                partial = renames.enter_context(atomic_path(path))
+                place = path.resolve()
+                remove_remains(place)
+                partial = renames.enter_context(atomic_path(place))
                 partial.write_bytes(to_text(after).encode("utf-8", "backslashreplace"))
                 written.append(path)
     return written
@@ -239,8 +242,8 @@ def _parse(path: Path, text: str) -> dict[str, dict[str, Entry]]:
             "write what your code measures with --qtune-update"
         )
     try:
-        data = json.loads(text)
-    except ValueError as error:
+        data = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
         raise BaselineError(f"{path} is no JSON: {error}; {_RESTORE}") from None
     schema = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(schema, int) or isinstance(schema, bool):
@@ -276,6 +279,23 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; a careless merge leaves a key twice."""
+    counts = Counter(key for key, _ in pairs)
+    twice = [key for key, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(f"{twice[0]!r} is there twice")
+    return dict(pairs)
+
+
+def _check_values(
+    name: str, data: Mapping[str, Any], kinds: tuple[type, ...], expected: str
+) -> None:
+    for key, value in data.items():
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ValueError(f"{name} holds {expected}, but {key} is {value!r}")
+
+
 def _json_number(value: Any) -> Any:
     """NaN and infinities as texts; -0.0 and integers of any size are as Python writes them."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -289,7 +309,7 @@ def _number(value: Any) -> Any:
 
 def _lock_path(path: Path) -> str:
     """A lock in the temporary folder: none must be left among the files of a repository."""
-    digest = hashlib.sha256(str(path.absolute()).encode("utf-8", "surrogateescape")).hexdigest()
+    digest = hashlib.sha256(str(path.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
     return str(Path(tempfile.gettempdir()) / f"qtune-{_user()}-{digest[:16]}.lock")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
+from fractions import Fraction
 
 from qtune.errors import ArgumentError
 from qtune.testing.baseline_file import Number
@@ -12,6 +14,10 @@ _UNITS = ("_db", "_steps")
 _BOUNDS = ("min_", "max_")
 _BETTER = {True: "higher", False: "lower"}
 _WORSE = {"max_drop": "higher", "max_rise": "lower"}
+_DIGITS, _ALL_DIGITS = 6, 17
+
+Exact = Fraction | float
+"""A number as it is written in decimal; a float only where it is infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +26,8 @@ class Rule:
 
     ``max_drop`` and ``max_rise``: how far it may lie below or above, in its own unit. Otherwise it
     may be ``atol + rtol * abs(baseline)`` worse, 0 if neither is given; ``direction`` says what is
-    worse (``both``: any change). ``equal_nan``: NaN is the baseline of NaN.
+    worse (``both``: any change). ``equal_nan``: NaN is the baseline of NaN. Numbers count as they
+    are written: 51.4 lies 0.3 below 51.7, which it does not quite in binary.
     """
 
     direction: str
@@ -37,40 +44,60 @@ class Rule:
         given = {name: getattr(self, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
 
-    def bounds(self, baseline: Number) -> tuple[Number, Number]:
+    def bounds(self, baseline: Number) -> tuple[Exact, Exact]:
         """The lowest and the highest value allowed; infinite where there is none."""
-        drop, rise = self.max_drop, self.max_rise
-        if drop is None:
-            drop = math.inf if self.direction == "lower" else self._room(baseline)
-        if rise is None:
-            rise = math.inf if self.direction == "higher" else self._room(baseline)
-        # inf - inf is no bound; integers stay exact, floats above 2**53 have gaps
-        low = -math.inf if math.isinf(drop) else baseline - _whole(drop)
-        high = math.inf if math.isinf(rise) else baseline + _whole(rise)
+        start, room = exact(baseline), self._room(baseline)
+        drop = math.inf if self.direction == "lower" else room
+        rise = math.inf if self.direction == "higher" else room
+        drop = drop if self.max_drop is None else exact(self.max_drop)
+        rise = rise if self.max_rise is None else exact(self.max_rise)
+        # inf - inf is no bound
+        low = -math.inf if drop == math.inf else start - drop
+        high = math.inf if rise == math.inf else start + rise
         return low, high
 
-    def _room(self, baseline: Number) -> float:
+    def _room(self, baseline: Number) -> Exact:
         """What is allowed without ``max_drop`` and ``max_rise``; an infinity equals only itself."""
-        relative = (self.rtol or 0.0) * abs(baseline) if math.isfinite(baseline) else 0.0
-        return (self.atol or 0.0) + relative
+        atol, rtol = exact(self.atol or 0), exact(self.rtol or 0)
+        if not math.isfinite(baseline):
+            return atol
+        return math.inf if rtol == math.inf else atol + rtol * abs(exact(baseline))
 
     def holds(self, value: Number, baseline: Number) -> bool:
         """Whether ``value`` is allowed. NaN is, only as the baseline of NaN with ``equal_nan``."""
         if math.isnan(value) or math.isnan(baseline):
             return self.equal_nan and math.isnan(value) and math.isnan(baseline)
         low, high = self.bounds(baseline)
-        return low <= value <= high
+        return low <= exact(value) <= high
 
-    def limit(self, baseline: Number) -> str:
+    def limit(self, baseline: Number, digits: int = _DIGITS) -> str:
         """The bounds as text."""
         if math.isnan(baseline):
             return "nan" if self.equal_nan else "no NaN"
-        low, high = self.bounds(baseline)
+        low, high = (number_text(_number(bound), digits) for bound in self.bounds(baseline))
         if low == high:
-            return number_text(low)
-        parts = [f">= {number_text(low)}"] if low > -math.inf else []
-        parts += [f"<= {number_text(high)}"] if high < math.inf else []
+            return low
+        parts = [f">= {low}"] if low != "-inf" else []
+        parts += [f"<= {high}"] if high != "inf" else []
         return " and ".join(parts) or "any number"
+
+    def texts(self, value: Number, baseline: Number) -> tuple[str, str, str]:
+        """Value, limit and baseline: six digits, or as many more as it takes until numbers that
+        differ look so, and a value that breaks its limit too."""
+        digits = _DIGITS
+        if not (math.isnan(value) or math.isnan(baseline)):
+            enough = (d for d in range(_DIGITS, _ALL_DIGITS) if self._tells(value, baseline, d))
+            digits = next(enough, _ALL_DIGITS)
+        got, stored = number_text(value, digits), number_text(baseline, digits)
+        return got, self.limit(baseline, digits), stored
+
+    def _tells(self, value: Number, baseline: Number, digits: int) -> bool:
+        """Whether texts of so many digits say what the numbers themselves do."""
+        numbers = (*self.bounds(baseline), value, baseline)
+        texts = (number_text(_number(number), digits) for number in numbers)
+        low, high, got, stored = (exact(float(text)) for text in texts)
+        holds, equal = self.holds(value, baseline), exact(value) == exact(baseline)
+        return (low <= got <= high) == holds and (got == stored) == equal
 
 
 def rule_of(
@@ -93,9 +120,11 @@ def rule_of(
     given = {"max_drop": max_drop, "max_rise": max_rise, "rtol": rtol, "atol": atol}
     for key, bound in given.items():
         _check_tolerance(name, key, bound)
+    _check_flag(name, "higher_is_better", higher_is_better)
+    _check_flag(name, "equal_nan", equal_nan)
     one_sided = [_WORSE[key] for key in _WORSE if given[key] is not None]
     if higher_is_better is not None:  # asked first: the registry loads torch
-        direction = _BETTER[bool(higher_is_better)]
+        direction = _BETTER[higher_is_better]
     else:
         direction = known_direction(name) or (one_sided[0] if len(one_sided) == 1 else "both")
     if len(one_sided) == 1 and direction not in ("both", one_sided[0]):
@@ -106,7 +135,7 @@ def rule_of(
             f"baseline of {name!r}: {direction} is better, so {wrong} bounds nothing that harms; "
             f"give {right}, or higher_is_better={direction == 'lower'} if that is wrong"
         )
-    return Rule(direction, max_drop, max_rise, rtol, atol, bool(equal_nan))
+    return Rule(direction, max_drop, max_rise, rtol, atol, equal_nan)
 
 
 def known_direction(name: str) -> str:
@@ -127,30 +156,38 @@ def known_direction(name: str) -> str:
         return ""
 
 
-def number_text(value: Number) -> str:
-    """Six digits; all of them where six say something else than the number's own size."""
+def number_text(value: Number, digits: int = _DIGITS) -> str:
+    """``digits`` digits; whole numbers below 1e15, and integers, with all of theirs."""
     if isinstance(value, int) or (math.isfinite(value) and value == int(value) < 1e15):
         return str(int(value)) if value or math.copysign(1.0, value) > 0 else "-0.0"
-    return f"{value:.6g}"
+    return str(value) if digits >= _ALL_DIGITS else f"{value:.{digits}g}"
 
 
-def different_texts(value: Number, baseline: Number) -> tuple[str, str]:
-    """Texts of both that differ where they do."""
-    short = number_text(value), number_text(baseline)
-    if short[0] != short[1] or value == baseline:
-        return short
-    return repr(value), repr(baseline)
+def exact(value: Number) -> Exact:
+    """A number as it is written: 0.3, not the binary fraction beside it."""
+    return Fraction(str(value)) if math.isfinite(value) else float(value)
 
 
-def _whole(value: float) -> Number:
-    return int(value) if value == int(value) else value
+def fits(value: Number) -> bool:
+    """Whether a float is as large; integers of Python may be larger."""
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
+
+
+def _number(value: Exact | Number) -> Number:
+    whole = isinstance(value, Fraction) and value.denominator == 1
+    return int(value) if whole or isinstance(value, int) else float(value)
 
 
 def _check_tolerance(name: str, key: str, value: object) -> None:
     if value is None:
         return
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not value >= 0:  # type: ignore[operator]
+    if not number or not value >= 0 or not fits(value):  # type: ignore[operator,arg-type]
         raise ArgumentError(
             f"baseline of {name!r}: {key} must be a number from 0 but got {value!r}"
         )
+
+
+def _check_flag(name: str, key: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise ArgumentError(f"baseline of {name!r}: {key} must be a bool but got {value!r}")

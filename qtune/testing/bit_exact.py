@@ -47,8 +47,8 @@ def assert_bit_exact(
     by_operator = is_reference or isinstance(against, HbirModule)
     if is_reference and module.stage != "quantized":
         raise ArgumentError(
-            f"{_CHECK}: only integer modules (stages.quantized_bc) have reference kernels, this one "
-            f"is of the stage {module.stage!r}; convert it, or give the expected tensors"
+            f"{_CHECK}: only integer modules (stages.quantized_bc) have reference kernels, this "
+            f"one is of the stage {module.stage!r}; convert it, or give the expected tensors"
         )
     run = _Run(module, parts, observe=by_operator)
     if isinstance(against, HbirModule):

@@ -189,10 +189,17 @@ class _Hasher:
         self.add(type(value))
         if dataclasses.is_dataclass(value):
             self._all("fields", (getattr(value, f.name) for f in dataclasses.fields(value)))
+        elif isinstance(value, nn.Module):  # in a list or dict of another one
+            self.add({key: _unnumbered(key, found) for key, found in vars(value).items()})
         elif isinstance(getattr(value, "__dict__", None), dict):
             self.add(vars(value))
         else:  # torch.dtype, slice, builtin functions: their text says all
             self._text("repr", _ADDRESS.sub("", repr(value)))
+
+
+def _unnumbered(key: str, value: Any) -> Any:
+    """A module's attribute; torch numbers the hooks of a process, whoever they belong to."""
+    return list(value.values()) if "_hooks" in key and isinstance(value, Mapping) else value
 
 
 def _name(value: Any) -> str:

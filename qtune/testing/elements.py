@@ -115,8 +115,8 @@ def _of_array(value: Array, where: str) -> Elements:
         raise ArgumentError(
             f"{where}: expected numbers or bools but got an array of dtype {value.dtype}"
         )
-    if kind in INTEGERS:
-        return Elements(value, name)
+    if kind in INTEGERS:  # in the byte order of this machine
+        return Elements(value.astype(value.dtype.newbyteorder("="), copy=False), name)
     return Elements(value.astype(np.result_type(value.dtype, np.float64)), name)
 
 

@@ -49,9 +49,7 @@ def origin_of(model: Any, name: str | None = None) -> Origin:
 def called(name: Any, default: str) -> str:
     """The argument ``name`` of an assertion, or what takes its place where there is none."""
     if name is not None and not isinstance(name, str):
-        raise ArgumentError(
-            f"name stands for the model's, it must be a text but got {kind_of(name)}"
-        )
+        raise ArgumentError(f"name stands for the model's: it is a text, got {kind_of(name)}")
     return name or default
 
 

@@ -20,13 +20,13 @@ def put_back(model: nn.Module) -> Iterator[None]:
     submodules, hooks and random state. Costs the memory of a second set of parameters and buffers.
     """
     held = [t for p in model.parameters() for t in (p, p.grad) if t is not None]
-    tensors = [_Tensor(tensor) for tensor in held]
-    hooks = [_Hooks(module) for module in model.modules()]
+    kept: list[_Tensor | _Hooks] = [_Tensor(tensor) for tensor in held]
+    kept += [_Hooks(module) for module in model.modules()]
     rest = Restorer(model)
 
     def restore() -> None:
         rest.restore()  # first: it gives the gradients and the dicts of hooks their places back
-        for item in (*tensors, *hooks):
+        for item in kept:
             item.restore()
 
     try:

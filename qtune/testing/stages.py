@@ -224,6 +224,7 @@ class Stages:
     @cached_property
     def hbm(self) -> compiler.Hbm:
         """The compiled program; in a temporary folder where the store can't keep it."""
+
         def compile_aside() -> compiler.Hbm:
             folder = tempfile.mkdtemp(prefix="qtune-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 import qtune.testing
 from pytest_qtune import options
+from qtune.cli.commands import COMMANDS
 from qtune.profiler.metric import Metric
 
 from .conftest import ROOT
 
-NAMES = ("assertions.md", "metrics.md", "options.md")
+NAMES = ("assertions.md", "commands.md", "metrics.md", "options.md")
 
 
 @pytest.fixture(scope="module")
-def reference() -> ModuleType:
+def reference() -> Iterator[ModuleType]:
     path = ROOT / "docs" / "reference_pages.py"
     spec = importlib.util.spec_from_file_location("docs_reference_pages", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(path.parent)  # as for a script, which finds its neighbours
+        spec.loader.exec_module(module)
+        yield module
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,6 +67,18 @@ def test_the_options_are_those_of_the_plugin(reference: ModuleType) -> None:
     assert options.markdown() in text
     assert "### qtune_stages\n\nReturn `build(factory" in text
     assert "`@pytest.mark.qtune(march=...)`" in text
+
+
+def test_every_command_has_all_its_arguments(reference: ModuleType) -> None:
+    text = reference.commands_page()
+    assert re.findall(r"^## qtune (\w+)$", text, re.M) == [c.name for c in COMMANDS]
+    for command in COMMANDS:
+        parser = argparse.ArgumentParser(add_help=False)
+        command.add_arguments(parser)
+        section = text.partition(f"\n## qtune {command.name}\n")[2].partition("\n## ")[0]
+        assert section.count("\n| `") == len(parser._actions)
+        for flag in parser._option_string_actions:
+            assert re.search(rf"`[^`]*{flag}\b", section), flag
 
 
 def test_no_markup_of_docstrings_is_left(reference: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Beside pytest's own options: what was run is what is reported, whatever stops or selects tests."""
+"""Beside pytest's own options: what was run is what is reported, whatever stops or selects."""
 
 from __future__ import annotations
 

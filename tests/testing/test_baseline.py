@@ -129,6 +129,8 @@ def test_what_was_accepted_is_written_by_save_only(path: Path) -> None:
         ("anything", math.nan, {"equal_nan": True}, "changed"),
         ("anything", math.inf, {"max_drop": 1}, "within"),
         ("anything", -math.inf, {"max_drop": 1}, "changed"),
+        ("anything", 9.8, {"max_drop": 0.2, "max_rise": 0}, "within"),
+        ("anything", math.inf, {"rtol": math.inf}, "within"),
         ("anything", np.float32(10), {}, "equal"),
         ("anything", np.int8(10), {}, "equal"),
         ("anything", torch.tensor(10.0), {}, "equal"),
@@ -425,3 +427,60 @@ def test_an_update_removes_what_nobody_asks_for(path: Path) -> None:
 def test_a_baseline_needs_a_key_and_a_legal_update(path: Path, arguments: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="Baseline: (key|update) must be"):
         Baseline(path, **{"key": KEY, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("stored", "value", "arguments"),
+    [
+        (51.7, 51.4, {"max_drop": 0.3}),  # in binary 51.7 - 0.3 > 51.4
+        (0.1, 0.3, {"max_rise": 0.2}),  # and 0.1 + 0.2 > 0.3
+        (1.1, 1.21, {"rtol": 0.1}),
+        (62.7, 61.9, {"atol": 0.8}),
+    ],
+)
+def test_a_value_at_its_limit_as_it_is_written_holds(
+    path: Path, stored: float, value: float, arguments: dict[str, Any]
+) -> None:
+    write(path, {KEY: {"x": Entry("metric", stored)}})
+    assert status(path, "x", value, **arguments) == "within"
+    worse = math.nextafter(value, value + 10 * (value - stored))
+    assert status(path, "x", worse, **arguments) == "changed"
+
+
+def test_a_broken_limit_looks_broken(path: Path) -> None:
+    store(path, "top1", 0.913)
+    text = failure(lambda: Baseline(path, KEY).check("top1", 0.9079999999, max_drop=0.005))
+    assert text.startswith("baseline: top1: got 0.9079999999, limit >= 0.908\n")
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_an_infinite_rtol_allows_any_number(path: Path, value: float) -> None:
+    store(path, "x", 0.0)
+    assert status(path, "x", value, rtol=math.inf) == ("within" if value else "equal")
+
+
+@pytest.mark.parametrize("flag", ["higher_is_better", "equal_nan"])
+@pytest.mark.parametrize("value", ["no", 0, 1.0])
+def test_a_flag_that_is_no_bool_is_refused(path: Path, flag: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"'x': {flag} must be a bool but got {value!r}"):
+        Baseline(path, KEY).check("x", 1.0, **{flag: value})
+
+
+@pytest.mark.parametrize("arguments", [{}, {"max_drop": 10**400}], ids=["value", "tolerance"])
+def test_integers_beyond_a_float_are_refused(path: Path, arguments: dict[str, Any]) -> None:
+    value = 1 if arguments else 10**400
+    with pytest.raises(ArgumentError, match="baseline of 'x': .*(too large|must be a number)"):
+        Baseline(path, KEY).check("x", value, **arguments)
+
+
+def test_integers_of_the_other_byte_order_are_compared(path: Path) -> None:
+    store(path, "x", np.array([1, 258], dtype=">i4"))
+    assert status(path, "x", np.array([1, 258], dtype="<i4")) == "equal"
+    assert status(path, "x", np.array([1, 513], dtype=">i4")) == "changed"
+
+
+def test_a_check_behind_the_end_is_refused(path: Path) -> None:
+    baseline = Baseline(path, KEY, update="all")
+    baseline.finish()
+    with pytest.raises(ArgumentError, match="'x' behind its end; check it in the test's body"):
+        baseline.check("x", 1.0)

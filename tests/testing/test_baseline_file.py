@@ -26,6 +26,11 @@ from qtune.testing.baseline_file import (
 )
 
 
+SCHEMA_1 = (
+    '{{"schema": 1, "entries": {{"a": {{"x": {{"kind": "metric", "value": 1, {}}}}}}}}}'
+)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "__qtune__" / "test_net.json"
@@ -125,6 +130,11 @@ def test_only_the_file_itself_is_left_behind(path: Path) -> None:
         ('{"schema": 1, "entries": {"a": {"x": 3}}}', "a::x: an entry needs a value and a kind"),
         ('{"schema": 1, "entries": {"a": {"x": {"kind": "metric", "value": "1"}}}}', "a number"),
         ('{"schema": 1, "entries": {"a": {"x": {"kind": "array", "value": 1}}}}', "an object"),
+        (SCHEMA_1.format('"tolerance": {"rtol": "x"}'), "tolerance holds numbers, but rtol is 'x'"),
+        (SCHEMA_1.format('"identity": {"march": 3}'), "a::x: identity holds texts, but march is 3"),
+        (SCHEMA_1.format('"environment": {"a": []}'), "environment holds texts, but a is"),
+        (SCHEMA_1.format('"value": 2'), "'value' is there twice"),
+        ("[" * 100_000, "no JSON: maximum recursion depth"),
         (f'{{"schema": {SCHEMA + 1}, "entries": {{}}}}', "written by a newer qtune .*update qtune"),
         ("\xff", "can't be read"),
     ],
@@ -211,7 +221,20 @@ def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:
     assert {key: len(named) for key, named in found.items()} == {"0": 20, "1": 20, "2": 20}
 
 
+def test_a_link_stays_and_the_file_behind_it_is_written(path: Path) -> None:
+    kept = path.parent.parent / "kept.json"
+    path.parent.mkdir()
+    path.symlink_to(kept)
+    write_all({path: {"a": {"x": metric(1)}}})
+    assert path.is_symlink()
+    assert BaselineFile.read(kept).entries == {"a": {"x": metric(1)}}
+    with FileLock(baseline_file._lock_path(kept)) as lock:
+        assert baseline_file._lock_path(path) == lock.lock_file
+    assert [found.name for found in path.parent.iterdir()] == ["test_net.json"]
+
+
 def test_gate_files_and_modules_have_files_of_their_own(tmp_path: Path) -> None:
+    assert baseline_path(tmp_path / "net.txt") == tmp_path / "__qtune__" / "net.txt.json"
     assert baseline_path(tmp_path / "test_net.py") == tmp_path / "__qtune__" / "test_net.json"
     assert baseline_path(tmp_path / "net.qtune.toml") == tmp_path / "__qtune__" / "net.qtune.json"
 

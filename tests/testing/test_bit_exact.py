@@ -83,12 +83,18 @@ def test_bits_count_not_values() -> None:
         (3, "got int"),
         ([1, 2], r"one tensor for each of the outputs \[''\], but got list"),
         ({"y": np.zeros(3)}, r"outputs are \[''\], expected \['y'\]"),
-        ({"": "text"}, r"against\[''\] must be a tensor but got str"),
+        ({"": "text"}, r"against\[''\] must be a tensor of numbers but got a str"),
+        (np.array([None]), r"against\[''\] must be a tensor of numbers but got a ndarray"),
     ],
 )
 def test_bad_expectations_are_refused(stages: Stages, against: Any, text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         assert_bit_exact(stages.quantized_bc, inputs=X, against=against)
+
+
+def test_only_integer_modules_have_reference_kernels(stages: Stages) -> None:
+    with pytest.raises(ArgumentError, match="only integer modules .* of the stage 'qat'; convert"):
+        assert_bit_exact(stages.qat_bc, inputs=X, against="reference")
 
 
 def test_torch_model_is_refused(stages: Stages) -> None:

@@ -142,7 +142,7 @@ def test_scales_of_channels_lie_along_their_axis() -> None:
     assert assert_close(got.T, expected.T, steps=3, scale=scale, axis=-1).metrics["max_steps"] == 3
     result = failure(got, expected, steps=1, scale=[0.1, 1.0], axis=0)
     assert result.headline == "close: [0, 0]: got 0, limit 0.3 within 1 step"
-    with pytest.raises(ArgumentError, match=r"has shape \(2, 3\), but scale holds 2 numbers"):
+    with pytest.raises(ArgumentError, match=r"^assert_close: the shape is \(2, 3\), but scale"):
         assert_close(torch.zeros(2, 3), torch.zeros(2, 3), steps=1, scale=scale, axis=1)
 
 
@@ -340,3 +340,10 @@ def test_wrong_arguments_are_named(args: Any, kwargs: dict[str, Any], text: str)
         assert_close(*args, **kwargs)
     assert str(caught.value).startswith("assert_close: ")
     assert text in str(caught.value)
+
+
+def test_what_holds_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(ArgumentError, match="assert_close: actual is nested too deep, or holds"):
+        assert_close(loop, loop)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from qtune.capture.inputs import Inputs
 from qtune.testing.content import digest
@@ -114,6 +115,28 @@ def test_cycles_end() -> None:
     loop: list[object] = []
     loop.append(loop)
     assert digest(loop) == digest(loop)
+
+
+def _hooked(hook: Callable[..., None]) -> nn.Module:
+    module = nn.ReLU()
+    module.register_forward_hook(hook)
+    return module
+
+
+def _hook(*args: object) -> None:
+    """Does nothing."""
+
+
+def _other_hook(*args: object) -> None:
+    """Does something else."""
+    print(args)
+
+
+def test_hooks_of_a_module_in_a_list_count_whatever_their_numbers_in_the_process() -> None:
+    first = digest([_hooked(_hook)])
+    assert digest([_hooked(_hook)]) == first  # torch gave it the next number
+    assert digest([_hooked(_other_hook)]) != first
+    assert digest([nn.ReLU()]) != first
 
 
 def test_digest_is_the_same_in_another_process_without_pytest() -> None:

@@ -64,7 +64,7 @@ def read(path: str | PathLike[str], shown: str | None = None) -> GateFile:
     text = _text(file, name)
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # tomllib's own, too many digits or brackets
         raise _syntax_error(name, text, str(error)) from None
     source = Source(name, key_lines(text))
     for key in document:
