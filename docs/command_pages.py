@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 
 from qtune.cli.commands import COMMANDS, Command
@@ -23,7 +24,9 @@ def parts() -> Iterator[str]:
 def _section(command: Command) -> str:
     parser = argparse.ArgumentParser(prog=f"qtune {command.name}", add_help=False)
     command.add_arguments(parser)
-    tables = [_group(group) for group in parser._action_groups if group._group_actions]
+    groups = [group for group in parser._action_groups if group._group_actions]
+    groups.sort(key=lambda group: group.title == "options")  # argparse's own, of what has no group
+    tables = map(_group, groups)
     description = " ".join(command.description.split())
     return "\n\n".join([f"## qtune {command.name}", description, *tables])
 
@@ -55,5 +58,5 @@ def _value(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action) -> str:
-    text = (action.help or "") % {**vars(action), "prog": ""} if action.help else ""
-    return " ".join(text.split()).replace("|", "\\|")
+    text = " ".join(((action.help or "") % vars(action)).split()).replace("|", "\\|")
+    return re.sub(r"(?<![\w-])(--[a-z][\w-]*|\$[A-Z_]+)", r"`\1`", text)

@@ -13,6 +13,7 @@ release = _version["__version__"]
 extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
+smartquotes = False  # "--flag" outside of code stays as it is
 html_theme = "furo"
 html_title = f"qtune {release}"
 html_show_copyright = False

@@ -54,7 +54,7 @@ def assertions_page() -> str:
         _ASSERTIONS_INTRO,
         _table(("assertion", "what it asserts"), overview),
         *(_entry(name) for name in asserts),
-        f"# Beside the assertions\n\n{_OTHERS_INTRO}",
+        f"## Beside the assertions\n\n{_OTHERS_INTRO}",
         *(_entry(name) for name in others),
     ]
     return _page(parts)

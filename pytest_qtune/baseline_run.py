@@ -181,7 +181,9 @@ class BaselineRun:
         counts = Counter(row["status"] for row in self.rows if row["status"] in _WRITTEN)
         counts["removed"] = sum(row["note"] == _REMOVED for row in self.rows)
         if self.written:
-            numbers = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()) if count)
+            numbers = ", ".join(
+                f"{count} {status}" for status, count in sorted(counts.items()) if count
+            )
             yield f"baselines written to {', '.join(self.written)}: {numbers}"
         if not self.session.active:  # else its table lists them
             yield from (_line(row) for row in self.rows if row["note"] in _NOT_WRITTEN)

@@ -10,6 +10,7 @@ import difflib
 import fnmatch
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,9 @@ KERNELS, INTEGERS = "kernels", "integers"
 class FuzzItem(pytest.Item):
     """One property of one operator."""
 
-    def __init__(self, *, op: str, prop: str, **rest: object) -> None:
-        super().__init__(**rest)  # type: ignore[arg-type]
+    def __init__(self, *, name: str, op: str, prop: str, **rest: Any) -> None:
+        # as text: pytest 9.2 reads ids of earlier runs from text, with brackets as parameters
+        super().__init__(name=name, nodeid=f"{PREFIX}::{name}", **rest)
         self.op, self.prop = op, prop
 
     def runtest(self) -> None:

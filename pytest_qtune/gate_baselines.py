@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ class Stored:
     writes nothing. ``failed``: ids of the tests that failed; what they measured is not written.
     """
 
-    def __init__(self, config: pytest.Config, partial: str, failed: Container[str]) -> None:
+    def __init__(self, config: pytest.Config, partial: str, failed: Collection[str]) -> None:
         from qtune.testing.baseline_file import FOLDER
 
         self.path = config.rootpath / FOLDER / NAME
@@ -138,9 +138,13 @@ class Stored:
         return entries
 
     def _list_unused(self) -> None:
-        """Only a complete run knows that nobody asks; ``--qtune-update=all`` removes them."""
+        """What no gate asks for; ``--qtune-update=all`` removes it.
+
+        Only a complete run without failures knows: a test that failed may not have come to measure.
+        """
         asked = set(self.rows)
-        for model, named in {} if self.partial else self._file().entries.items():
+        unknown = self.partial or self.failed
+        for model, named in {} if unknown else self._file().entries.items():
             for name, entry in named.items():
                 if (model, name) in asked:
                     continue

@@ -58,7 +58,7 @@ class Gate:
 
     def holds(self, value: float) -> bool:
         """Whether ``value`` (a difference, if ``vs baseline``) is allowed; NaN never is."""
-        return not math.isnan(value) and _COMPARE[self.op](value, self.number)
+        return _COMPARE[self.op](value, self.number)
 
 
 def parse(text: str, source: str) -> Gate:

@@ -135,9 +135,16 @@ def _with_value(gate: Gate, model: str, measured: Measured) -> Entry:
     return entry_of(gate, model) | {"value": measured.value, "test": measured.test}
 
 
-def missing(gate: Gate, model: str | None, found: Numbers, partial: str) -> Entry:
-    """The outcome where nobody measured it: a failure, unless only a part of the tests ran."""
+def missing(
+    gate: Gate, model: str | None, found: Numbers, partial: str, *, crashed: bool = False
+) -> Entry:
+    """The outcome where nobody measured it: a failure, unless only a part of the tests ran.
+
+    ``crashed``: whether a worker did, which then is the first thing to look at.
+    """
     why, advice = _reason(gate, model, found)
+    if crashed:
+        advice = "look at the worker that crashed first"
     entry = entry_of(gate, model or gate.models or "*")
     text = f"{entry['model']}: {gate.metric}: {why}"
     if partial:
@@ -186,16 +193,20 @@ def entry_of(gate: Gate, model: str) -> Entry:
 def complete(entries: Sequence[Entry]) -> list[Entry]:
     """Entries by node id, each with an id of its own and a message that is one line.
 
-    Several gates on one metric of a model are told apart by their limits.
+    Several gates on one metric of a model are told apart by their limits, then by a number.
     """
     from qtune.testing.result import printable
 
     counts = Counter(entry["nodeid"] for entry in entries)
+    seen: Counter[str] = Counter()
     done = []
     for entry in entries:
         nodeid = str(entry["nodeid"])
         if counts[nodeid] > 1:
             nodeid = f"{nodeid[:-1]} {entry['limit']}]"
+        seen[nodeid] += 1
+        if seen[nodeid] > 1:
+            nodeid = f"{nodeid[:-1]} #{seen[nodeid]}]"
         done.append(entry | {"nodeid": nodeid, "message": printable(entry["message"])})
     return sorted(done, key=lambda entry: str(entry["nodeid"]))
 

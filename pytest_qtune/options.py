@@ -6,6 +6,7 @@ A marker ``@pytest.mark.qtune(march=...)`` beats the command line, which beats t
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,11 +144,13 @@ def get(config: pytest.Config, name: str) -> Any:
 
 def check(option: Option, value: Any, source: str) -> Any:
     """Return ``value`` if it is legal, else raise ``UsageError`` naming its source."""
+    if value == "" and option.kind in ("path", "update"):
+        raise pytest.UsageError(f"{source}: got nothing; give {KINDS[option.kind]}")
     if option.legal and value not in option.legal:
         raise pytest.UsageError(
             f"{source}: {value!r} is not legal; choose one of: {', '.join(option.legal)}"
         )
-    checks = {"march": _march, "update": _update, "operators": _no_path, "gates": _gates}
+    checks = {"march": _march, "update": _no_path, "operators": _no_path, "gates": _gates}
     if option.kind in checks:
         return checks[option.kind](value, source)
     if option.kind in ("number", "count") and value != option.default:
@@ -166,12 +169,6 @@ def _no_path(value: str, source: str) -> str:
             f"(pytest {value} {flag}) or give a value with = ({flag}=... {value})"
         )
     return value
-
-
-def _update(value: str, source: str) -> str:
-    if not value:
-        raise pytest.UsageError(f"{source}: got nothing; give {KINDS['update']}")
-    return _no_path(value, source)
 
 
 def _gates(value: Any, source: str) -> Any:
@@ -196,12 +193,24 @@ def check_all(config: pytest.Config) -> None:
         get(config, option.name)
 
 
-def check_marker(item: pytest.Item, marker: pytest.Mark) -> None:
-    """Fail on arguments that the marker ``qtune`` does not know."""
-    unknown = sorted(set(marker.kwargs) - {"march"})
+def check_markers(items: Iterable[pytest.Item]) -> None:
+    """Fail on arguments that the markers of the plugin do not know."""
+    for item in items:
+        for marker in item.iter_markers("qtune"):
+            _check_arguments(item, marker, {"march"})
+            if "march" in marker.kwargs:
+                option = next(o for o in OPTIONS if o.name == "march")
+                check(option, str(marker.kwargs["march"]), f"marker qtune of {item.nodeid}")
+        for marker in item.iter_markers("qtune_slow"):
+            _check_arguments(item, marker, set())
+
+
+def _check_arguments(item: pytest.Item, marker: pytest.Mark, known: set[str]) -> None:
+    unknown = sorted(set(marker.kwargs) - known)
     if unknown or marker.args:
+        takes = " and ".join(f"{name}=" for name in sorted(known))
         given = ", ".join([*map(repr, marker.args), *unknown])
-        raise pytest.UsageError(f"{item.nodeid}: marker qtune takes march= only, got {given}")
-    if "march" in marker.kwargs:
-        option = next(o for o in OPTIONS if o.name == "march")
-        check(option, str(marker.kwargs["march"]), f"marker qtune of {item.nodeid}")
+        raise pytest.UsageError(
+            f"{item.nodeid}: marker {marker.name} takes {f'{takes} only' if takes else 'nothing'}, "
+            f"got {given}"
+        )

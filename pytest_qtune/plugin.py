@@ -104,13 +104,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return made
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse wrong arguments of the marker before anything runs."""
-    for item in items:
-        for marker in item.iter_markers("qtune"):
-            options.check_marker(item, marker)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Set a marked test's march for its fixtures and its body; keep the command to repeat it."""

@@ -17,7 +17,27 @@ KINDS = ("html", "json")
 def paths(config: pytest.Config) -> dict[str, Path]:
     """Where each report goes; relative to where pytest was called, wherever tests went since."""
     found = {kind: options.get(config, kind) for kind in KINDS}
-    return {k: config.invocation_params.dir / path for k, path in found.items() if path}
+    folder = config.invocation_params.dir
+    return {kind: folder / Path(path).expanduser() for kind, path in found.items() if path}
+
+
+def check(config: pytest.Config) -> None:
+    """Refuse paths that can't be written, or that another report has, before anything runs."""
+    targets = paths(config)
+    if not targets:
+        return
+    from qtune.report.files import check_folder
+
+    others = {name: config.getoption(name, None) for name in ("xmlpath", "htmlpath")}
+    taken = {Path(path).expanduser().absolute() for path in others.values() if path}
+    for kind, path in targets.items():
+        where = f"qtune: the {kind} report"
+        if path.is_dir():
+            raise pytest.UsageError(f"{where}: {path} is a folder; give the path of a file")
+        if path.absolute() in taken:
+            raise pytest.UsageError(f"{where}: another report is written to {path} too")
+        check_folder(path.parent, where, pytest.UsageError)
+        taken.add(path.absolute())
 
 
 def write(targets: Mapping[str, Path], data: Mapping[str, Any]) -> None:

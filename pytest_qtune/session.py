@@ -33,6 +33,8 @@ class QtuneSession:
         self.baselines: list[dict[str, Any]] = []
         self.processes = processes.Processes()
         self.deselected = 0
+        self.unwritten = ""
+        reports.check(config)
 
     def pytest_report_header(self) -> str | None:
         """One line about march and threads, with ``--qtune`` only."""
@@ -42,6 +44,10 @@ class QtuneSession:
         return (
             f"qtune: march {march}, {threads.per_process(self.config)} torch thread(s) per process"
         )
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Refuse wrong arguments of the markers before anything runs."""
+        options.check_markers(items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect what a test left on its report."""
@@ -97,8 +103,11 @@ class QtuneSession:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Add up the cache counts; list a crashed worker, the rest of the run still counts."""
         from pytest_qtune import cache
+        from pytest_qtune.worker import ERROR
 
         output = getattr(node, "workeroutput", {})
+        if output.get(ERROR):
+            raise pytest.UsageError(output[ERROR])
         cache.add(self.artefacts, output.get(cache.OUTPUT, {}))
         self.deselected = max(self.deselected, output.get(partial.OUTPUT, 0))  # each sees all
         self.processes.add_worker(node, error)
@@ -106,7 +115,7 @@ class QtuneSession:
             self.crashed.append(f"{node.gateway.id}: {error}")
 
     @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Complete the run's data, and write them wherever they were asked for."""
         if self.config.stash.get(junit.XML, None) is not None:
             junit.add_to_suite(self.config, self.data(), everywhere=self.active)
@@ -116,8 +125,12 @@ class QtuneSession:
         from pytest_qtune import cache
 
         cache.add(self.artefacts, cache.counts(self.config))
-        if paths:
-            reports.write(paths, self.data())
+        try:
+            if paths:
+                reports.write(paths, self.data())
+        except OSError as error:  # a full disk must not cost the terminal's report
+            self.unwritten = str(error)
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """One table per model."""
@@ -125,7 +138,9 @@ class QtuneSession:
             from pytest_qtune import terminal
 
             terminal.write(terminalreporter, self.data())
-        if self.config.getoption("verbose") >= 0:
+        if self.unwritten:
+            terminalreporter.write_line(f"qtune: no report written: {self.unwritten}", red=True)
+        elif self.config.getoption("verbose") >= 0:
             for name, path in reports.paths(self.config).items():
                 terminalreporter.write_line(f"qtune: {name} report written to {path}")
 

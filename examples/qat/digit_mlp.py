@@ -1,4 +1,4 @@
-"""A small net on scikit-learn's digits that int8 calibration hurts, and the training that heals it."""
+"""A small net on scikit-learn's digits that int8 calibration hurts; the training that heals it."""
 
 from __future__ import annotations
 

@@ -118,6 +118,7 @@ class Tape:
     def placeholder(self, name: str, tensor: Tensor) -> None:
         """An input of the graph."""
         node = self.emit("placeholder", name, (), value=tensor, kind="input")
+        node.meta["source"] = ""  # the line that asked for the recording is none of the model
         self.varying.add(node)
         self.changing.add(node)
         self.ledger.enter(tensor, node, [])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qtune.errors import ArgumentError, QtuneError
+from qtune.errors import ArgumentError
 
 _PRIVATE, _MODE = 0o600, 0o644  # while it is written, and then: reports are for everybody
 
@@ -42,7 +42,7 @@ def remove_remains(path: Path) -> None:
 
 
 def check_folder(
-    folder: str | os.PathLike[str], where: str, error: type[QtuneError] = ArgumentError
+    folder: str | os.PathLike[str], where: str, error: type[Exception] = ArgumentError
 ) -> None:
     """Raise ``error`` if no files can be written into ``folder``; nothing is made.
 

@@ -41,6 +41,7 @@ from qtune.testing.result import AssertionResult, rerun_command
 
 if TYPE_CHECKING:
     from qtune.hbir.module import HbirModule
+    from qtune.testing.origin import Origin
 
 CHECK = "baseline"
 NEW, ALL = "new", "all"
@@ -146,20 +147,20 @@ class Baseline:
         __tracebackhide__ = True
         self._claim(name)
         tolerances = {"max_drop": max_drop, "max_rise": max_rise, "rtol": rtol, "atol": atol}
-        label = model or _model_name(identity) or self.path.stem
+        origin = about.origin_about(identity, model, self.path.stem)
         facts = about.identity_of(identity), about.environment_of(identity)
         number = as_number(name, value)
         if number is None:
             array, rule = array_rule(name, value, tolerances, higher_is_better, equal_nan)
             entry = Entry("array", array_value(array), rule.tolerance, "both", *facts)
             return self._conclude(
-                name, entry, lambda old: compare_array(name, array, rule, old), label
+                name, entry, lambda old: compare_array(name, array, rule, old), origin
             )
         rule = rule_of(name, **tolerances, higher_is_better=higher_is_better, equal_nan=equal_nan)
         entry = Entry("metric", number, rule.tolerance, rule.direction, *facts)
         if math.isnan(number) and not equal_nan:
-            return self._refuse_nan(name, entry, label)
-        return self._conclude(name, entry, lambda old: compare_number(number, rule, old), label)
+            return self._refuse_nan(name, entry, origin)
+        return self._conclude(name, entry, lambda old: compare_number(number, rule, old), origin)
 
     def outputs(
         self,
@@ -189,16 +190,13 @@ class Baseline:
         known = about.identity_of(source) | {"inputs": about.short(digest(inputs))}
         if module.march:
             known.setdefault("march", module.march)
-        value = {
-            "sha256": output_hash(module, inputs),
-            "scales": about.scales_digest(module),
-        }
+        value = {"sha256": output_hash(module, inputs), "scales": about.scales_digest(module)}
         environment = about.environment_of(source) | about.environment_of(
             {name: provenance()[name] for name in ("cpu_capability", "threads")}
         )
         entry = Entry("outputs", value, identity=known, environment=environment)
-        label = model or _model_name(source) or type(module).__name__
-        return self._conclude(name, entry, lambda old: compare_outputs(entry, old), label)
+        origin = about.origin_about(source, model, type(module).__name__)
+        return self._conclude(name, entry, lambda old: compare_outputs(entry, old), origin)
 
     def finish(self) -> None:
         """Assert that every stored entry of the key was asked for; to be called at the end.
@@ -246,7 +244,7 @@ class Baseline:
         return update_fits(self.update, self.key, name, exists=exists)
 
     def _conclude(
-        self, name: str, entry: Entry, compare: Callable[[Entry], Verdict], model: str
+        self, name: str, entry: Entry, compare: Callable[[Entry], Verdict], origin: Origin
     ) -> AssertionResult:
         __tracebackhide__ = True
         old = self.file.get(self.key, name)
@@ -271,7 +269,7 @@ class Baseline:
                 entry if may_write and not _is_same(entry, old) else None,
             )
         )
-        return conclude(self._result(name, entry, verdict, status, model))
+        return conclude(self._result(name, entry, verdict, status, origin))
 
     def _status(self, found: str, may_write: bool) -> str:
         if found == "equal":
@@ -281,7 +279,7 @@ class Baseline:
         return "kept" if self.update is not None and found in ("changed", "stale") else found
 
     def _result(
-        self, name: str, entry: Entry, verdict: Verdict, status: str, model: str
+        self, name: str, entry: Entry, verdict: Verdict, status: str, origin: Origin
     ) -> AssertionResult:
         ok = status in ("equal", "within", "created", "updated")
         note = f"note: {verdict.note}" if verdict.note else ""
@@ -289,7 +287,7 @@ class Baseline:
         accepted = ok and verdict.status in ("missing", "changed", "stale")
         return AssertionResult(
             check=CHECK,
-            model=model,
+            model=origin.model,
             ok=ok,
             where=name,
             got=verdict.got,
@@ -298,6 +296,8 @@ class Baseline:
             table="\n".join(text for text in (verdict.table, note) if text and not ok) or note,
             advice=advice,
             baseline=verdict.stored,
+            artefact=origin.artefact,
+            provenance=origin.provenance,
         )
 
     def _missing(self, name: str, entry: Entry) -> Verdict:
@@ -313,6 +313,7 @@ class Baseline:
             return None
         lines = [f"stale baseline for {self.key}::{name} in {_shown(self.path)}:"]
         lines += [f"  {field} was {then}, is now {now}" for field, then, now in found]
+        lines.append(f"  the value was {entry_text(old)}, is now {entry_text(entry)}")
         field, then, now = found[0]
         return Verdict(
             "stale", f"{field} {now}", f"{field} {then}", entry_text(old), "\n".join(lines)
@@ -332,7 +333,7 @@ class Baseline:
             baseline=stored,
         )
 
-    def _refuse_nan(self, name: str, entry: Entry, model: str) -> AssertionResult:
+    def _refuse_nan(self, name: str, entry: Entry, origin: Origin) -> AssertionResult:
         """NaN without ``equal_nan``: no baseline, and equal to none."""
         __tracebackhide__ = True
         old = self.file.get(self.key, name)
@@ -342,7 +343,7 @@ class Baseline:
         verdict = Verdict(status, "nan", limit, stored, text)
         value = None if old is None else entry_value(old)
         self.comparisons.append(Comparison(self.key, name, status, entry.value, value, limit, text))
-        return conclude(self._result(name, entry, verdict, status, model))
+        return conclude(self._result(name, entry, verdict, status, origin))
 
     def _advice(self, status: str) -> str:
         which, why = {
@@ -385,12 +386,6 @@ def _check_integer(name: str, module: Any) -> None:
             f"baseline.outputs({name!r}): only an integer module keeps its bits on every machine; "
             f"pass stages.quantized_bc, or check a metric (got the stage {module.stage!r})"
         )
-
-
-def _model_name(source: Any) -> str:
-    known = getattr(source, "name", None)
-    origin = getattr(getattr(source, "qtune_origin", None), "model", None)
-    return next((text for text in (origin, known) if isinstance(text, str)), "")
 
 
 def _shown(path: Path) -> str:

@@ -54,8 +54,8 @@ def compare_number(number: Number, rule: Rule, old: Entry) -> Verdict:
     holds = rule.holds(number, old.value)
     status = ("equal" if equal else "within") if holds else "changed"
     got, limit, stored = rule.texts(number, old.value)
-    note = "better than its baseline; update it to keep that" if status == "within" else ""
-    note = note if _is_better(number, old.value, rule.direction) else ""
+    better = status == "within" and _is_better(number, old.value, rule.direction)
+    note = "better than its baseline; update it to keep that" if better else ""
     return Verdict(status, got, limit, stored, f"baseline {stored}, allowed {limit}", note)
 
 

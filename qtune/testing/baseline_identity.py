@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtune.errors import ArgumentError, kind_of
 from qtune.testing.baseline_file import SCHEMA
+from qtune.testing.origin import Origin
 from qtune.version import __version__
 
 if TYPE_CHECKING:
@@ -49,6 +50,18 @@ def identity_of(identity: Any) -> dict[str, str]:
     if isinstance(identity, Mapping) and "content" in facts:  # a provenance, passed as it is
         names = IDENTITY
     return {name: short(facts[name]) for name in sorted(names) if name in facts}
+
+
+def origin_about(identity: Any, model: str | None, default: str) -> Origin:
+    """What a result about ``identity`` says of it; ``default``: its name, if nobody knows one."""
+    known = getattr(identity, "qtune_origin", None)
+    names = (model, getattr(known, "model", None), getattr(identity, "name", None))
+    facts = {
+        name: value if isinstance(value, str | int | float) else str(value)
+        for name, value in provenance_of(identity).items()
+    }
+    label = next((text for text in names if text and isinstance(text, str)), default)
+    return Origin(label, getattr(known, "artefact", None), facts)
 
 
 def environment_of(identity: Any) -> dict[str, str]:

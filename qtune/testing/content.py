@@ -1,7 +1,8 @@
 """What a model or a data set *is*, as a hash: equal content gives an equal digest, in any process.
 
-Tensors count by dtype, shape and bytes; functions and classes of the user by their byte code (an
-edited one is another one), those of torch and qtune by name, their versions being hashed elsewhere.
+Tensors count by dtype, shape and bytes; functions and classes of the user by their byte code, with
+all code and constants that it uses (an edited one is another one), those of torch, qtune and the
+standard library by name, their versions being hashed elsewhere.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import enum
 import functools
 import hashlib
 import re
+import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,14 @@ from torch import Tensor, fx, nn
 import qtune
 from qtune.capture.inputs import Inputs
 
-BY_NAME = frozenset({"torch", "qtune", "builtins", "numpy", "math", "operator", "_operator"})
+BY_NAME = frozenset({"torch", "qtune", "numpy"}) | (sys.stdlib_module_names - {"__main__"})
 """Packages whose code is known by its version."""
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
+_ARRAYS = (Tensor, np.ndarray, np.generic)
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_DEPTH = 8
+"""Levels of containers that count as plain data; one that holds itself has no end."""
 _TORCH_STATE = frozenset(vars(nn.Module()))
 _REPORTS = frozenset(
     {"_graph", "_programs", "float_graph", "report", "resolution", "float_ops", "unfused"}
@@ -98,6 +103,7 @@ class _Hasher:
     def __init__(self) -> None:
         self._sha = hashlib.sha256()
         self._open: list[int] = []
+        self._code_seen: dict[Any, int] = {}
 
     def hexdigest(self) -> str:
         return self._sha.hexdigest()
@@ -151,12 +157,10 @@ class _Hasher:
             self._sha.update(data.flatten().view(torch.uint8).numpy().data)
 
     def _object(self, value: Any) -> None:
-        if isinstance(value, type):
-            self._class(value)
+        if isinstance(value, type | types.FunctionType):
+            self._once(value)
         elif isinstance(value, enum.Enum):
-            self._text("enum", f"{_name(type(value))}.{value.name}")
-        elif isinstance(value, types.FunctionType):
-            self._function(value)
+            self._all(f"enum {_name(type(value))}.{value.name}", [value.value])
         elif isinstance(value, types.MethodType):
             self._all("method", (value.__func__, value.__self__))
         elif isinstance(value, types.CodeType):
@@ -168,11 +172,21 @@ class _Hasher:
         else:
             self._instance(value)
 
+    def _once(self, value: type | types.FunctionType) -> None:
+        """Code that is used in many places is read in the first."""
+        number = self._code_seen.setdefault(value, len(self._code_seen))
+        if number < len(self._code_seen) - 1:
+            self._text("again", str(number))
+        elif isinstance(value, type):
+            self._class(value)
+        else:
+            self._function(value)
+
     def _class(self, cls: type) -> None:
         self._text("class", _name(cls))
         if not _known(cls.__module__):
             self._all("bases", cls.__bases__)
-            self._all("body", _functions(cls))
+            self._all("body", _body(cls))
 
     def _function(self, function: types.FunctionType) -> None:
         self._text("function", _name(function))
@@ -193,6 +207,8 @@ class _Hasher:
             self.add({key: _unnumbered(key, found) for key, found in vars(value).items()})
         elif isinstance(getattr(value, "__dict__", None), dict):
             self.add(vars(value))
+        elif slots := _slots(value):
+            self.add(slots)
         else:  # torch.dtype, slice, builtin functions: their text says all
             self._text("repr", _ADDRESS.sub("", repr(value)))
 
@@ -210,23 +226,59 @@ def _known(module: str | None) -> bool:
     return (module or "").partition(".")[0] in BY_NAME
 
 
-def _functions(cls: type) -> Iterator[Any]:
-    """The code of a class: its methods, however they are wrapped."""
-    for _, value in sorted(vars(cls).items(), key=lambda pair: pair[0]):
+def _body(cls: type) -> Iterator[Any]:
+    """The code of a class, however it is wrapped, and its constants."""
+    for name, value in sorted(vars(cls).items(), key=lambda pair: pair[0]):
         if isinstance(value, property):
             yield from (value.fget, value.fset)
         elif isinstance(value, classmethod | staticmethod):
             yield value.__func__
-        elif isinstance(value, types.FunctionType):
-            yield value
+        elif isinstance(value, functools.cached_property):
+            yield value.func
+        elif isinstance(value, types.FunctionType) or (name[:2] != "__" and _is_content(value)):
+            yield (name, value)
 
 
 def _used_globals(function: types.FunctionType) -> Iterator[Any]:
-    """What a function takes from its module: other functions, classes, constants."""
-    for name in function.__code__.co_names:
+    """What a function takes from its module, and through it from other modules of the user."""
+    names = _names_in(function.__code__)
+    for name in names:
         value = function.__globals__.get(name)
-        if isinstance(value, types.FunctionType | type | int | float | str | tuple):
+        if isinstance(value, types.ModuleType):
+            yield from _used_attributes(value, names)
+        elif _is_content(value):
             yield value
+
+
+def _used_attributes(module: types.ModuleType, names: Collection[str]) -> Iterator[Any]:
+    if not _known(module.__name__):
+        found = (vars(module).get(name) for name in names)
+        yield from (value for value in found if _is_content(value))
+
+
+def _names_in(code: types.CodeType) -> tuple[str, ...]:
+    """Global names and attributes, also of the lambdas and comprehensions in a function."""
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return (*code.co_names, *(name for one in inner for name in _names_in(one)))
+
+
+def _is_content(value: Any, depth: int = _DEPTH) -> bool:
+    """Whether a value is code or plain data; loggers, locks and the like say nothing."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return depth > 0 and all(_is_content(item, depth - 1) for item in value)
+    if isinstance(value, Mapping):  # other keys have no order that is the same in every process
+        plain = all(isinstance(key, _SCALARS) for key in value)
+        return plain and depth > 0 and all(_is_content(v, depth - 1) for v in value.values())
+    kinds = (types.FunctionType, type, enum.Enum, functools.partial)
+    if isinstance(value, _SCALARS + _ARRAYS + kinds):
+        return True
+    return not isinstance(value, type) and callable(getattr(value, "__wrapped__", None))
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    given = (getattr(cls, "__slots__", ()) for cls in type(value).__mro__)
+    names = [name for slots in given for name in ((slots,) if isinstance(slots, str) else slots)]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _filled(cell: types.CellType) -> bool:

@@ -51,7 +51,7 @@ def called(value: Any, spec: str, option: str, *, error: type[QtuneError] = Argu
     """What the callable ``value`` returns; ``error`` naming the line where it raised."""
     try:
         return value()
-    except Exception as reason:
+    except (Exception, SystemExit) as reason:  # a script that reads its command line exits
         raise error(f"{option}: {spec} raised {one_line(reason)}") from reason
 
 
@@ -79,7 +79,7 @@ def _module(where: str, option: str, error: type[QtuneError], folder: Path) -> M
         return importlib.import_module(where)
     except error:
         raise
-    except Exception as reason:
+    except (Exception, SystemExit) as reason:
         if isinstance(reason, ModuleNotFoundError) and _is_part(reason.name, where):
             raise error(
                 f"{option}: no module {reason.name!r}, neither in {folder} nor installed"

@@ -52,7 +52,7 @@ def test_nan_at_the_same_place_fails_by_default(golden: Golden, arguments: Any) 
     text = refusal(golden, A, A.copy(), **arguments)
     assert "1 of 3 elements" in text
     assert "[1]: " in text
-    assert "nan" in text.splitlines()[-3]
+    assert "nan" in text.lower()
 
 
 @pytest.mark.parametrize("arguments", [{}, {"equal_nan": True}, {"equal_nan": True, "atol": 1e9}])

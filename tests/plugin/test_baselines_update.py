@@ -60,7 +60,7 @@ def test_unused_entries_are_removed_by_an_update_of_all(stored: Workflow, worker
     result.stdout.fnmatch_lines(
         [
             "qtune: baselines written to *: 1 created, 1 removed",
-            "qtune: unused baseline TestNet.test_head::sqnr_db in *: there is no such test; removed",
+            f"qtune: unused baseline {HEAD} in *: there is no such test; removed",
         ]
     )
     assert stored.stored() == {"TestNet.test_tail::sqnr_db": 31.25}

@@ -88,8 +88,8 @@ def test_every_assertion_fails_without_the_report_and_its_command_repeats_it_wit
     one = python("-m", *found[1], color, quiet, folder=pytester.path).stdout
     assert headlines(one) == [wanted[1]]
     assert commands(one) == [found[1]]
-    ids = [words[-1] for words in found]  # all others in one run: each would start torch again
-    rest = python("-m", "pytest", "--qtune", *ids, color, quiet, folder=pytester.path).stdout
+    ids = [words[-1] for words in found]  # all in one run, and here: each would start torch again
+    rest = pytester.runpytest("--qtune", *ids, color, quiet).stdout.str()
     assert headlines(rest) == wanted
     assert commands(rest) == found
     assert f"qtune: {len(CASES)} checks on " in rest

@@ -176,3 +176,40 @@ def test_workers_and_no_workers_write_the_same(project: pytest.Pytester) -> None
     stored(project).unlink()
     run(project, "--qtune-update", "-n2")
     assert stored(project).read_text() == text
+
+
+def test_entry_of_a_model_whose_test_failed_before_it_measured_stays(
+    project: pytest.Pytester,
+) -> None:
+    measure(project, 31.25)
+    more = f"{GATE};cpu_ops == 0 vs baseline"
+    run(project, "--qtune-update", gates=more)
+    tests = (project.path / "test_net.py").read_text()
+    (project.path / "test_net.py").write_text(
+        tests.replace("def test_tail():", "def test_tail():\n    raise OSError('no data')")
+    )
+    run(project, "--qtune-update=all")
+    assert "cpu_ops" in stored(project).read_text()
+
+
+def test_number_of_a_test_that_failed_at_its_end_is_not_stored(project: pytest.Pytester) -> None:
+    measure(project, 31.25)
+    project.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def end():
+            yield
+            raise RuntimeError("the device is lost")
+        """
+    )
+    gate, row = run(project, "--qtune-update")
+    assert (gate["outcome"], row["note"]) == ("failed", "not written: its test did not pass")
+
+
+def test_partial_run_removes_no_entry(project: pytest.Pytester) -> None:
+    measure(project, 31.25)
+    run(project, "--qtune-update", gates=f"{GATE};cpu_ops == 0 vs baseline")
+    run(project, "--qtune-update=all", "-k", "test_net")
+    assert "cpu_ops" in stored(project).read_text()

@@ -171,6 +171,27 @@ def test_gates_on_one_metric_have_ids_of_their_own() -> None:
     ]
 
 
+def test_ids_that_would_be_the_same_are_numbered() -> None:
+    gates = [parse(text, "here") for text in ("x>=1", "net*: x>=1", "x>=2")]
+    entries = [gate_values.entry_of(gate, "net") for gate in gates]
+    entries += [gate_values.entry_of(gates[0], name) for name in ("a::b", "a:b")]
+    assert [entry["nodeid"] for entry in gate_values.complete(entries)] == [
+        "qtune-gate::a:b[x >= 1 #2]",
+        "qtune-gate::a:b[x >= 1]",
+        "qtune-gate::net[x >= 1 #2]",
+        "qtune-gate::net[x >= 1]",
+        "qtune-gate::net[x >= 2]",
+    ]
+
+
+def test_missing_number_after_a_crash_says_so() -> None:
+    entry = gate_values.missing(parse("x>=1", "here"), None, {}, "", crashed=True)
+    assert entry["outcome"] == "failed"
+    assert entry["message"] == (
+        "*: x: no check of this run measured a model; look at the worker that crashed first"
+    )
+
+
 def test_id_of_an_odd_model_name_is_one_line_without_separators() -> None:
     entry = gate_values.entry_of(parse("x>=1", "here"), "a::b\n\x1b")
     assert entry["nodeid"] == "qtune-gate::a:b\\n\\x1b[x]"

@@ -17,6 +17,11 @@ from pytest_qtune.options import OPTIONS
         ),
         ((), "qtune_march = rocket", "*ini key qtune_march: unknown march*rocket*"),
         (("--qtune-update=",), "", "*--qtune-update: got nothing; give new, all*"),
+        (("--qtune-html=",), "", "*--qtune-html: got nothing; give a path"),
+        (("--qtune-json=.",), "", "*the json report: * is a folder; give the path of a file"),
+        (("--qtune-json=tox.ini/x.json",), "", "*the json report: *can't be a folder*is a file"),
+        (("--qtune-json=x", "--qtune-html=x"), "", "*another report is written to *x too"),
+        (("--qtune-json=x", "--junitxml=x"), "", "*another report is written to *x too"),
         (("--qtune-update", "."), "", "*--qtune-update: it took the path '.' for its value*"),
         (("--qtune-threads=0",), "", "*--qtune-threads: '0' is not legal*auto*"),
         (
@@ -60,12 +65,28 @@ def test_marker_sets_the_march_of_its_test_only(pytester: pytest.Pytester) -> No
     pytester.runpytest().assert_outcomes(passed=2)
 
 
-@pytest.mark.parametrize("marker", ["qtune(speed=3)", "qtune('x')", "qtune(march='vax')"])
+WRONG_MARKERS = {
+    "qtune(speed=3)": "*test_x: marker qtune takes march= only, got speed",
+    "qtune('x')": "*test_x: marker qtune takes march= only, got 'x'",
+    "qtune(march='vax')": "*marker qtune of *test_x: unknown march 'vax'*nash-e*",
+    "qtune_slow(reason='y')": "*test_x: marker qtune_slow takes nothing, got reason",
+}
+
+
+@pytest.mark.parametrize("marker", WRONG_MARKERS)
 def test_wrong_marker_arguments_are_usage_errors(pytester: pytest.Pytester, marker: str) -> None:
     pytester.makepyfile(f"import pytest\n@pytest.mark.{marker}\ndef test_x(): pass")
     result = pytester.runpytest()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*test_x*"])
+    result.stderr.fnmatch_lines([WRONG_MARKERS[marker]])
+
+
+def test_wrong_marker_in_workers_is_the_same_usage_error(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.qtune(speed=3)\ndef test_x(): pass")
+    result = pytester.runpytest("-n", "2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([WRONG_MARKERS["qtune(speed=3)"]])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
 def test_every_option_is_in_the_help(pytester: pytest.Pytester) -> None:
@@ -73,3 +94,28 @@ def test_every_option_is_in_the_help(pytester: pytest.Pytester) -> None:
     for option in OPTIONS:
         assert not option.flag or option.flag_name in text
         assert not option.ini or option.ini_name in text
+
+
+def test_a_report_that_can_not_be_written_leaves_that_of_the_terminal(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: object, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("qtune.report.files.write_text", full)
+    result = project.runpytest_inprocess("--qtune", "--qtune-json=r.json", "-k", "good")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=1, deselected=2)
+    result.stdout.fnmatch_lines(
+        ["qtune: 1 checks*0 failed", "qtune: no report written: *No space left on device"]
+    )
+
+
+def test_a_report_in_the_home_folder(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(project.path / "home"))
+    project.runpytest_inprocess("--qtune-json=~/r.json", "-k", "good").assert_outcomes(
+        passed=1, deselected=2
+    )
+    assert (project.path / "home" / "r.json").is_file()

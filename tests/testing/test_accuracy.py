@@ -275,3 +275,11 @@ def test_wrong_arguments_are_named(stages: Stages, change: dict[str, Any], text:
         assert_accuracy_drop_below(*positional, **given)
     assert str(caught.value).startswith("assert_accuracy_drop_below: ")
     assert text in str(caught.value)
+
+
+def test_noise_of_float32_is_no_drop_and_one_image_of_a_million_is(stages: Stages) -> None:
+    noise = 0.5 - 3e-7  # 3e-5 points
+    result = assert_accuracy_drop_below(0.5, stages.hbm, lambda model: noise, max_drop=0)
+    assert result.metrics["accuracy_drop_pp"] == 0.0
+    with pytest.raises(AssertionError, match=r"got 0.0001 pp drop"):
+        assert_accuracy_drop_below(0.5, stages.hbm, lambda model: 0.5 - 1e-6, max_drop=0)

@@ -14,7 +14,7 @@ import torch
 from qtune.errors import ArgumentError, BaselineError
 from qtune.testing.baseline import Baseline, update_fits
 from qtune.testing.baseline_file import BaselineFile, Entry, write
-from qtune.testing.baseline_identity import SCHEMA
+from qtune.testing.baseline_identity import SCHEMA, identity_of
 
 KEY = "TestNet.test_head[nash-e]"
 
@@ -293,12 +293,13 @@ def test_a_damaged_array_in_the_file_is_an_error(path: Path) -> None:
 def test_another_identity_is_stale_and_says_from_what_to_what(path: Path) -> None:
     store(path, "top1", 0.9, identity={"march": "nash-e", "data": "a"})
     check = Baseline(path, KEY).check
-    text = failure(lambda: check("top1", 0.9, identity={"march": "nash-m", "data": "a"}))
-    assert text.splitlines()[:4] == [
+    text = failure(lambda: check("top1", 0.8, identity={"march": "nash-m", "data": "a"}))
+    assert text.splitlines()[:5] == [
         "baseline: top1: got march nash-m, limit march nash-e",
         "model: test_net",
         f"stale baseline for {KEY}::top1 in __qtune__/test_net.json:",
         "  march was nash-e, is now nash-m",
+        "  the value was 0.9, is now 0.8",
     ]
     assert status(path, "top1", 0.9, identity={"march": "nash-m", "data": "a"}) == "stale"
     assert status(path, "top1", 0.9) == "stale"
@@ -451,6 +452,47 @@ def test_a_broken_limit_looks_broken(path: Path) -> None:
     store(path, "top1", 0.913)
     text = failure(lambda: Baseline(path, KEY).check("top1", 0.9079999999, max_drop=0.005))
     assert text.startswith("baseline: top1: got 0.9079999999, limit >= 0.908\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "note"), [(10.1, "better than its baseline"), (9.9, "")], ids=["better", "worse"]
+)
+def test_only_a_better_value_is_noted_as_one(path: Path, value: float, note: str) -> None:
+    write(path, {KEY: {"sqnr_db": Entry("metric", 10.0, {"max_drop": 0.5}, "higher")}})
+    baseline = Baseline(path, KEY)
+    baseline.check("sqnr_db", value, max_drop=0.5)
+    assert baseline.comparisons[0].note.partition(";")[0] == note
+
+
+def test_a_value_that_six_digits_do_not_tell_from_its_baseline_is_shown_whole(path: Path) -> None:
+    store(path, "x", 0.1)
+    result = Baseline(path, KEY).check("x", 0.1 + 1e-9, atol=1)
+    assert (result.got, result.baseline) == ("0.100000001", "0.1")
+
+
+def test_a_provenance_as_identity_is_that_of_its_stages() -> None:
+    facts = {"content": "c", "march": "nash-e", "torch": "2", "model": "Net", "qconfig": "f" * 64}
+    assert identity_of(facts) == {"march": "nash-e", "qconfig": "f" * 16}
+    assert identity_of({"release": 3, "torch": "2"}) == {"release": "3"}
+
+
+@pytest.mark.parametrize(
+    ("array", "rows"),
+    [
+        (torch.arange(6).reshape(2, 3), ["0 1 2", "3 4 5"]),
+        (torch.arange(18), [" ".join(map(str, range(16))), "16 17"]),
+        (torch.tensor([0.1], dtype=torch.bfloat16), ["0.100097656"]),
+        (torch.tensor([0.1]), ["0.1"]),
+        (torch.zeros(0, 3), []),
+    ],
+)
+def test_the_file_has_rows_of_up_to_16_short_numbers(
+    path: Path, array: torch.Tensor, rows: list[str]
+) -> None:
+    store(path, "x", array)
+    entry = BaselineFile.read(path).get(KEY, "x")
+    assert entry is not None
+    assert entry.value["values"] == rows
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0])

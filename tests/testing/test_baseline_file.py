@@ -25,10 +25,7 @@ from qtune.testing.baseline_file import (
     write_all,
 )
 
-
-SCHEMA_1 = (
-    '{{"schema": 1, "entries": {{"a": {{"x": {{"kind": "metric", "value": 1, {}}}}}}}}}'
-)
+SCHEMA_1 = '{{"schema": 1, "entries": {{"a": {{"x": {{"kind": "metric", "value": 1, {}}}}}}}}}'
 
 
 @pytest.fixture

@@ -86,6 +86,16 @@ def test_other_bits_fail_but_for_other_scales_on_another_cpu(
     assert baseline.comparisons[0].status == status
 
 
+def test_an_identity_of_ones_own_has_the_march_of_the_module(path: Path, stages: Stages) -> None:
+    baseline = Baseline(path, "key", update="new")
+    baseline.outputs("bits", stages.quantized_bc, INPUTS, identity={"release": 3})
+    baseline.save()
+    entry = BaselineFile.read(path).get("key", "bits")
+    assert entry is not None
+    assert set(entry.identity) == {"release", "march", "inputs"}
+    assert entry.identity["march"] == "nash-e"
+
+
 def test_other_inputs_are_another_identity(path: Path, stages: Stages, stored: Entry) -> None:
     with pytest.raises(AssertionError, match="stale baseline"):
         Baseline(path, "key").outputs("bits", stages.quantized_bc, INPUTS + 1)
@@ -110,3 +120,14 @@ def test_stages_are_an_identity_that_knows_the_configuration(
     raised = build(nets.Net, qconfig_setter=QconfigSetter(get_qconfig(), templates))
     with pytest.raises(AssertionError, match=r"qconfig was \w{16}, is now \w{16}"):
         Baseline(path, "key").check("sqnr_db", 30.0, identity=raised)
+
+
+def test_results_say_what_they_are_about(path: Path, stages: Stages) -> None:
+    baseline = Baseline(path, "key", update="new")
+    of_module = baseline.outputs("bits", stages.quantized_bc, INPUTS)
+    assert of_module.provenance == stages.provenance
+    assert str(of_module.artefact).endswith("quantized.bc")
+    assert baseline.check("top1", 0.5, identity=stages).provenance == stages.provenance
+    own = baseline.check("map", 0.5, identity={"data": "v2", "classes": (1, 2)})
+    assert own.provenance == {"data": "v2", "classes": "(1, 2)"}  # texts: it goes into files
+    assert baseline.check("speed", 0.5).provenance == {}

@@ -347,3 +347,23 @@ def test_what_holds_itself_is_refused() -> None:
     loop.append(loop)
     with pytest.raises(ArgumentError, match="assert_close: actual is nested too deep, or holds"):
         assert_close(loop, loop)
+
+
+def test_tensors_with_mismatches_that_may_be_are_not_bad() -> None:
+    got = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
+    expected = {"a": torch.tensor([1.0, 2.5]), "b": torch.tensor([3.0])}
+    result = assert_close(got, expected, max_mismatches=1)
+    assert [(layer.ok, layer.value) for layer in result.layers] == [(True, 0.5), (True, 0.0)]
+
+
+def test_limits_name_only_what_bounds_an_element_alone() -> None:
+    assert assert_close(1.0, 1.25, atol=0.5).limits == {"mismatches": 0, "max_abs": 0.5}
+    assert assert_close(1.0, 1.25, rtol=0.5).limits == {"mismatches": 0, "max_rel": 0.5}
+    assert assert_close(1.0, 1.25, atol=0.5, rtol=0.5).limits == {"mismatches": 0}
+    assert assert_close(1.0, 1.25, max_mismatches=1).limits == {"mismatches": 1}
+
+
+def test_a_relative_limit_is_relative_to_what_is_expected() -> None:
+    assert assert_close(100.0, 111.0, rtol=0.1)
+    with pytest.raises(AssertionError, match="got 111, limit 100 within rtol 0.1"):
+        assert_close(111.0, 100.0, rtol=0.1)

@@ -6,6 +6,7 @@ import enum
 import functools
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,9 @@ from torch import nn
 from qtune.capture.inputs import Inputs
 from qtune.testing.content import digest
 
+LOOP: list[object] = []
+LOOP.append(LOOP)
+FUNCTOOLS = {"cached_property": functools.cached_property}
 METHOD = "class f:\n def m(self): return {}"
 
 
@@ -34,6 +38,12 @@ def function(text: str, **names: object) -> Callable[..., Any]:
     scope: dict[str, Any] = {"__name__": "user", **names}
     exec(text, scope)
     return scope["f"]  # type: ignore[no-any-return]
+
+
+def module(text: str) -> types.ModuleType:
+    made = types.ModuleType("user_helpers")
+    exec(text, made.__dict__)
+    return made
 
 
 def closing_over(value: object) -> Callable[[], object]:
@@ -75,6 +85,40 @@ def closing_over(value: object) -> Callable[[], object]:
             function("class f:\n def m(self): return 1"),
             function("class f:\n def m(self): return 2"),
         ),
+        (
+            function("def g(x): return 1\ndef f(x): return [g(y) for y in x]"),
+            function("def g(x): return 2\ndef f(x): return [g(y) for y in x]"),
+        ),
+        (
+            function("def g(): return 1\nf = lambda: (lambda: g())()"),
+            function("def g(): return 2\nf = lambda: (lambda: g())()"),
+        ),
+        (
+            function("def f(): return h.g()", h=module("def g(): return 1")),
+            function("def f(): return h.g()", h=module("def g(): return 2")),
+        ),
+        (
+            function("f = lambda: c", c=[1, {"a": (2,)}]),
+            function("f = lambda: c", c=[1, {"a": ()}]),
+        ),
+        (function("f = lambda: c", c=torch.ones(1)), function("f = lambda: c", c=torch.zeros(1))),
+        (
+            function("f = lambda: c(1)", c=functools.lru_cache(function("f = lambda: 1"))),
+            function("f = lambda: c(1)", c=functools.lru_cache(function("f = lambda: 2"))),
+        ),
+        (function("class f: k = 1"), function("class f: k = 2")),
+        (
+            function("class f:\n class In:\n  def m(self): return 1"),
+            function("class f:\n class In:\n  def m(self): return 2"),
+        ),
+        (
+            function("class f:\n @cached_property\n def m(self): return 1", **FUNCTOOLS),
+            function("class f:\n @cached_property\n def m(self): return 2", **FUNCTOOLS),
+        ),
+        (
+            function("class A:\n __slots__ = 'k'\nf = A()\nf.k = 1"),
+            function("class A:\n __slots__ = 'k'\nf = A()\nf.k = 2"),
+        ),
     ],
 )
 def test_differences_are_seen(a: object, b: object) -> None:
@@ -91,6 +135,9 @@ def test_differences_are_seen(a: object, b: object) -> None:
         (Plain([1]), Plain([1])),
         (object(), object()),
         (function("f = lambda x: x + 1"), function("\n\n\nf = lambda x: x + 1")),
+        (function("f = lambda: c", c=LOOP), function("f = lambda: c", c=LOOP)),
+        (function("f = lambda: c", c=object()), function("f = lambda: c", c=object())),
+        (function("f = lambda: c", c={len: 1}), function("f = lambda: c", c={max: 1})),
     ],
 )
 def test_equal_content_is_equal(a: object, b: object) -> None:

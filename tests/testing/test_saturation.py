@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from qtune.errors import ArgumentError
 from qtune.march import march
@@ -118,3 +119,11 @@ def test_a_model_that_was_never_calibrated_is_refused() -> None:
         raw = prepare(nets.make(), nets.batches()[0])
     with pytest.raises(ArgumentError, match="_input_0_quant output has no scale yet: calibrate"):
         assert_no_saturation(raw, inputs=nets.batches()[0], max_share=1)
+
+
+def test_codes_at_the_ends_are_counted_exactly() -> None:
+    inside, beyond = torch.linspace(0.1, 0.9, 49)[None], torch.zeros(1, 49)
+    beyond[0, 3] = 5.0
+    module = Stages(nn.ReLU(), [inside], march="nash-e").quantized_bc
+    result = assert_no_saturation(module, inputs=beyond, max_share=1)
+    assert {layer.found for layer in result.layers} == {"1 of 49 at the ends"}  # 1 / 49 * 49 < 1

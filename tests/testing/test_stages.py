@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import qtune
+from qtune import modes
 from qtune.errors import ArgumentError, MarchError
 from qtune.quantization import PrepareMethod, QconfigSetter, get_qconfig
 from qtune.quantization.observer_v2 import MSEObserver
 from qtune.testing import DirectoryStore, Stages
+from qtune.testing import stages as stages_module
 from qtune.testing.origin import origin_of
 
 from . import nets
@@ -135,6 +137,49 @@ def test_whatever_changes_the_artefact_changes_the_key(
     plain_key: str, changed: Callable[[], str]
 ) -> None:
     assert changed() != plain_key
+
+
+def test_modes_of_the_process_change_the_key(plain_key: str) -> None:
+    with modes.qat_mode("with_bn"):
+        assert key() != plain_key
+    with modes.consistency_level(2):
+        assert key() != plain_key
+    assert key() == plain_key
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        (torch, "__version__", "9.9.0"),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT"),
+        (stages_module, "__version__", "9.9.0"),
+        (stages_module, "source_digest", lambda: "edited checkout"),
+    ],
+    ids=["torch", "CPU capability", "qtune", "source of qtune"],
+)
+def test_versions_and_cpu_change_the_key(
+    monkeypatch: pytest.MonkeyPatch, plain_key: str, place: Any, name: str, value: Any
+) -> None:
+    monkeypatch.setattr(place, name, value)
+    assert key() != plain_key
+
+
+def test_instruction_set_that_the_user_allows_changes_the_key(
+    monkeypatch: pytest.MonkeyPatch, plain_key: str
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert key() != plain_key
+
+
+def test_threads_are_recorded_and_leave_the_key(plain_key: str) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        stages = Stages(nets.make(), nets.batches(), march="nash-e")
+        assert stages.provenance["threads"] == before + 1
+        assert stages.key == plain_key
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_tensors_outside_the_state_dict_count() -> None:

@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from qtune.testing.objects import called, load_object, load_setter
 from qtune.testing.origin import Origin, mark
 from qtune.testing.stages import Stages, seeded
 from qtune.testing.store import Store
+
+_DATA = Tensor | Inputs | Mapping | list | tuple
 
 
 class Subject:
@@ -135,10 +137,23 @@ class Subject:
         """Data, or a callable without arguments that gives them."""
         place = keys or ("model", key)
         given = self._loaded(key, spec, load_object, *place)
-        is_data = isinstance(given, Tensor | Inputs | Mapping | list | tuple)
-        if is_data or not callable(given):
+        if isinstance(given, _DATA) or not callable(given):
+            return self._guarded(key, spec, given, *place)
+        return lambda: self._guarded(key, spec, self._called(key, spec, given, *place), *place)
+
+    def _guarded(self, key: str, spec: str, given: Any, *keys: str | int) -> Any:
+        """``given``; what it raises while it is walked through is an error at its line too."""
+        if isinstance(given, _DATA) or not isinstance(given, Iterable):
             return given
-        return lambda: self._called(key, spec, given, *place)
+
+        def items() -> Iterator[Any]:
+            try:
+                yield from given
+            except Exception as reason:
+                text = f"{key}: {spec} raised {one_line(reason)}"
+                raise self._error(text, *keys) from reason
+
+        return items()
 
     def _as_inputs(self, made: Any, spec: str, *keys: str | int) -> Any:
         if isinstance(made, Tensor | Inputs | tuple | Mapping):

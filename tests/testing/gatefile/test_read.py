@@ -42,6 +42,8 @@ def test_the_example_has_its_values(load: Load) -> None:
         ("[model\n", r"1: no TOML: Expected '\]' .*\(column 7\)"),
         ('[model]\nfactory = "a\n', r"2: no TOML: Illegal character '\\n' \(column 13\)"),
         ('[model]\nmarch = """\n\nx', r"4: no TOML: .*end of document"),
+        ("a = " + "[" * 100_000, r"1: no TOML: maximum recursion depth"),
+        ("a = " + "9" * 5000, r"1: no TOML: Exceeds the limit .* digits"),
         ("", r"1: there is no \[model\]; it needs at least factory"),
         ("model = 1\n", r"1: model must be a table, \[model\], but is an int"),
         (MODEL, r"1: there is no \[\[check\]\]"),

@@ -174,6 +174,35 @@ def test_an_import_that_fails_says_why(start: Start, tmp_path: Path) -> None:
         results(run)
 
 
+def test_a_script_that_exits_is_an_error_of_its_key(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "my_script.py").write_text("import sys\nsys.exit('usage: my_script')\n")
+    run = start(MODEL.replace("my_models:resnet18", "my_script:make") + ONE)
+    with pytest.raises(
+        GateFileError, match=r"3: .*importing my_script raised SystemExit: usage: my_script"
+    ):
+        results(run)
+    run = start(MODEL.replace("my_models:resnet18", "sys:exit") + ONE)
+    with pytest.raises(GateFileError, match=r"3: .*factory: sys:exit raised SystemExit"):
+        results(run)
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "line"), [("calibration", "calib", 5), ("inputs", "holdout", 6)]
+)
+def test_data_that_raise_on_the_way_are_an_error_of_their_key(
+    start: Start, tmp_path: Path, key: str, old: str, line: int
+) -> None:
+    run = start(MODEL.replace(f"my_data:{old}", "my_disk:read") + ONE)
+    (tmp_path / "my_disk.py").write_text(
+        "import my_data\n\n\ndef read():\n"
+        "    yield my_data.holdout()\n    raise OSError('disk gone')\n"
+    )
+    with pytest.raises(
+        GateFileError, match=rf"{line}: \[model\]: {key}: my_disk:read raised OSError: disk gone"
+    ):
+        results(run)
+
+
 def test_an_assert_of_the_users_own_is_no_failed_check(start: Start, tmp_path: Path) -> None:
     run = start(MODEL + ONE)
     text = (tmp_path / "my_data.py").read_text()
