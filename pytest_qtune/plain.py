@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from datetime import date, time
 from typing import Any
 
-_MOST_BITS = 1024
-"""Of an integer: as many as the range of float64."""
 Plain = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
@@ -106,8 +104,11 @@ def _refused(value: Any, where: str) -> TypeError:
 
 def _integer(value: int, where: str) -> int:
     """Python can't even print an integer of some thousand digits."""
-    if value.bit_length() > _MOST_BITS:
-        raise TypeError(f"qtune: {where} is an integer of {value.bit_length()} bits; pass a float")
+    try:
+        float(value)
+    except OverflowError:
+        bits = value.bit_length()
+        raise TypeError(f"qtune: {where} is an integer of {bits} bits; pass a float") from None
     return value
 
 

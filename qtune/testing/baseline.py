@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from qtune.testing.origin import Origin
 
 CHECK = "baseline"
+_SHOWN = 8
+"""Digits of a hash in the first line; the text below has all of them."""
 NEW, ALL = "new", "all"
 
 
@@ -315,9 +317,8 @@ class Baseline:
         lines += [f"  {field} was {then}, is now {now}" for field, then, now in found]
         lines.append(f"  the value was {entry_text(old)}, is now {entry_text(entry)}")
         field, then, now = found[0]
-        return Verdict(
-            "stale", f"{field} {now}", f"{field} {then}", entry_text(old), "\n".join(lines)
-        )
+        got, limit = (f"{field} {text[:_SHOWN]}" for text in (now, then))  # the name needs room
+        return Verdict("stale", got, limit, entry_text(old), "\n".join(lines))
 
     def _lost(self, name: str, stored: str) -> AssertionResult:
         text = f"{self.key} ended without asking for {name}, which {_shown(self.path)} holds"

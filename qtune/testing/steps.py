@@ -46,7 +46,7 @@ def steps_result(
         model=origin.model,
         ok=worst.ok,
         where=worst.name,
-        got=f"{telling(worst.badness, lambda steps: steps <= bound)} steps",
+        got=_counted(telling(worst.badness, lambda steps: steps <= bound)),
         limit=f"<= {shortest(bound)}",
         metrics={
             "max_qscale_diff": worst.value,
@@ -60,6 +60,10 @@ def steps_result(
         artefact=origin.artefact,
         provenance=origin.provenance,
     )
+
+
+def _counted(steps: str) -> str:
+    return f"{steps} step" if steps == "1" else f"{steps} steps"
 
 
 def _not_counted(module: HbirModule, counted: set[str]) -> str:

@@ -119,3 +119,12 @@ def test_a_report_in_the_home_folder(
         passed=1, deselected=2
     )
     assert (project.path / "home" / "r.json").is_file()
+
+
+def test_a_report_lies_where_pytest_was_called_wherever_tests_went(
+    project: pytest.Pytester,
+) -> None:
+    (project.path / "deep").mkdir()
+    project.makepyfile(test_moves="import os\ndef test_moves(): os.chdir('deep')")
+    project.runpytest_inprocess("--qtune-json=r.json", "test_moves.py").assert_outcomes(passed=1)
+    assert (project.path / "r.json").is_file()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,3 +96,10 @@ def test_nan_stays_a_float_and_becomes_a_string_for_json() -> None:
 def test_what_cannot_be_mapped_is_named() -> None:
     with pytest.raises(TypeError, match=r"result\['w'\]\[0\] is a torch.Tensor"):
         to_plain({"w": [torch.zeros(3)]}, "result")
+
+
+def test_integers_reach_as_far_as_float64() -> None:
+    largest = int(sys.float_info.max)
+    assert to_plain([largest, -largest]) == [largest, -largest]
+    with pytest.raises(TypeError, match="value is an integer of 1024 bits; pass a float"):
+        to_plain(2**1024 - 1)

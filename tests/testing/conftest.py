@@ -43,3 +43,12 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     yield folder
     assert not list(folder.iterdir())
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of baselines in a script of its own: no pytest to name in advice."""
+    monkeypatch.setattr("qtune.testing.baseline.rerun_command", lambda: None)  # as in a script
+    monkeypatch.setattr("qtune.testing.result.rerun_command", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    return Path("__qtune__/test_net.json")
