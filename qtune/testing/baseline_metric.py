@@ -61,7 +61,7 @@ class Rule:
         atol, rtol = exact(self.atol or 0), exact(self.rtol or 0)
         if not math.isfinite(baseline):
             return atol
-        return math.inf if rtol == math.inf else atol + rtol * abs(exact(baseline))
+        return math.inf if rtol == math.inf else atol + rtol * exact(abs(baseline))
 
     def holds(self, value: Number, baseline: Number) -> bool:
         """Whether ``value`` is allowed. NaN is, only as the baseline of NaN with ``equal_nan``."""

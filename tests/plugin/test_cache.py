@@ -6,8 +6,12 @@ import errno
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from pytest_qtune import cache
 
 PROJECT = """
 import pytest
@@ -174,6 +178,19 @@ def test_without_the_cache_plugin_artefacts_lie_in_the_temporary_folder(
     assert counts(result)[0] == 3
     assert not (net.path / ".pytest_cache").exists()
     assert len(list(base.glob("qtune-artefacts/*/quantized.bc"))) == 1
+
+
+@pytest.mark.parametrize("worker", [{}, {"workerinput": {}}], ids=["controller", "worker"])
+def test_without_the_cache_plugin_workers_share_the_folder_of_the_controller(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    worker: dict[str, Any],
+) -> None:
+    base = tmp_path_factory.getbasetemp()
+    own = base / "popen-gw0" if worker else base
+    monkeypatch.setattr(tmp_path_factory, "getbasetemp", lambda: own)
+    config: Any = SimpleNamespace(cache=None, **worker)
+    assert cache.folder(config, tmp_path_factory) == base / "qtune-artefacts"
 
 
 def test_no_march_anywhere_is_one_clear_error(pytester: pytest.Pytester) -> None:

@@ -302,3 +302,14 @@ def test_workers_find_what_one_process_finds(pytester: pytest.Pytester, dist: st
     assert len(expected) > 3
     data = json.loads((pytester.path / "q.json").read_text())
     assert data["artefacts"]["built"] <= 3  # the first run in this process left them
+
+
+def test_the_layers_of_a_check_stay_in_one_worker_of_loadgroup(example: pytest.Pytester) -> None:
+    items, _ = example.inline_genitems(FILE)
+    groups = {
+        item.name: [m.kwargs["name"] for m in item.iter_markers("xdist_group")] for item in items
+    }
+    assert [groups[name] for name in IDS[1 : 2 + len(LAYERS)]] == [[f"{FILE}:13"]] * (
+        1 + len(LAYERS)
+    )
+    assert groups[IDS[0]] == []

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -234,3 +237,33 @@ def test_run_without_a_terminal_plugin_ends_well(project: pytest.Pytester) -> No
     result = project.runpytest("--qtune", "-p", "no:terminal", "--qtune-json=q.json")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert json.loads((project.path / "q.json").read_text())["totals"]["failed"] == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+@pytest.mark.parametrize(("option", "is_shown"), [("-s", True), ("--capture=fd", False)])
+def test_long_work_shows_its_progress_unless_output_is_captured(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: str, is_shown: bool
+) -> None:
+    import pty
+    import termios
+
+    monkeypatch.delenv("QTUNE_PROGRESS", raising=False)
+    pytester.makepyfile(
+        """
+        from qtune.report.progress import progress
+
+        def test_work():
+            assert list(progress([1, 2], "calibrate", unit="batch")) == [1, 2]
+        """
+    )
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 100))  # a bar takes the width that there is
+    command = [sys.executable, "-m", "pytest", "--qtune", option, "-p", "no:xdist"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=False)
+    os.write(theirs, b"end")  # so that reading does not wait where nothing was written
+    text = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 0
+    assert ("calibrate: 100%" in text) == is_shown
+    assert is_shown or text == "end"

@@ -28,7 +28,7 @@ from qtune.testing.origin import Origin, mark
 from qtune.testing.stages import Stages, seeded
 from qtune.testing.store import Store
 
-_DATA = Tensor | Inputs | Mapping | list | tuple
+_DATA = (Tensor, Inputs, Mapping, list, tuple)
 
 
 class Subject:

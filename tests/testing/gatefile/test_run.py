@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from qtune.bpu import compiler
 from qtune.testing.baseline import Baseline
 from qtune.testing.gatefile import GateFileError
+from qtune.testing.gatefile.modules import Modules
 from qtune.testing.gatefile.run import GateRun
 from qtune.testing.record import drain
 from qtune.testing.result import AssertionResult
@@ -256,3 +259,31 @@ def test_a_module_that_everybody_finds_is_loaded_once(
     with run.active():
         assert __import__("my_eval") is mine
     assert sys.modules["my_eval"] is mine
+
+
+def test_another_module_that_comes_in_between_is_put_back(tmp_path: Path) -> None:
+    (tmp_path / "my_own.py").write_text("PLACE = 'folder'\n")
+    modules, other = Modules(tmp_path, tmp_path), ModuleType("my_own")
+    with modules.active():
+        importlib.import_module("my_own")
+    sys.modules["my_own"] = other
+    with modules.active():
+        assert importlib.import_module("my_own").PLACE == "folder"
+    assert sys.modules["my_own"] is other
+
+
+def test_other_inputs_make_a_stored_value_stale(start: Start, tmp_path: Path) -> None:
+    check = "[[check]]\nkind = 'baseline'\nmetrics = ['cosine']\n"
+    stored = Baseline(tmp_path / "net.json", "check", update="new")
+    assert results(start(MODEL + check), stored=stored)[0].ok
+    stored.save()
+    other = start(MODEL.replace("my_data:holdout", "my_data:calib") + check)
+    found = results(other, stored=Baseline(tmp_path / "net.json", "check"))[0]
+    assert not found.ok
+    assert found.got.startswith("inputs ")
+
+
+def test_a_layer_that_is_fused_can_not_be_known_to_fail(start: Start) -> None:
+    run = start(f"{MODEL}{ONE}per_layer = true\nxfail = {{conv1 = 'known'}}\n")
+    with run.active(), pytest.raises(GateFileError, match="14: .*xfail: conv1 is fused into relu"):
+        run.operators(run.file.checks[0])
