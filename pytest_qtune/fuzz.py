@@ -108,11 +108,15 @@ def operators(wanted: str) -> list[str]:
     An unknown name, or a glob that fits nothing, is a ``UsageError`` with close matches.
     """
     from qtune.ops.registry import specs
+    from qtune.testing.fuzzing.operands import LEFT_OUT
 
-    known = sorted(specs())
+    known = sorted(specs().keys() - LEFT_OUT.keys())
     found: set[str] = set()
     for pattern in filter(None, (word.strip() for word in wanted.split(","))):
         fitting = fnmatch.filter(known, pattern)
+        if pattern in LEFT_OUT:
+            text = f"command line option --qtune-fuzz: {pattern} is left out: {LEFT_OUT[pattern]}"
+            raise pytest.UsageError(text)
         if not fitting:
             raise pytest.UsageError(_unknown(pattern, known))
         found.update(fitting)

@@ -36,13 +36,11 @@ class OperatorRunner:
     that the operator expects and returns the operator's :class:`OpResult`.
     """
 
-    def __init__(
-        self, name: str, nodes: Sequence[ir.Node], program: Program, open_batch: bool
-    ) -> None:
+    def __init__(self, name: str, result: ir.Node, program: Program, open_batch: bool) -> None:
         self.name = name
         self.open_batch = open_batch
         self._program = program
-        self._info = result_info(_result_node(name, nodes))
+        self._info = result_info(result)
         self._keys = {producer_key(value): value for value in program.inputs}
 
     @property
@@ -81,18 +79,46 @@ class OperatorRunner:
 
 def extract_operator(model: ir.Model, name: str) -> OperatorRunner:
     """The operator ``name`` of ``model``, or the fused group that it is part of."""
-    nodes = _nodes_of(model, name)
+    own = _nodes_of(model, name)
+    nodes = _with_pieces(model, own)
     inside = {value for node in nodes for value in node.outputs}
     outside: dict[ir.Value, None] = {}
     for node in nodes:
         for value in node.inputs:
             if value is not None and value.const_value is None and value not in inside:
                 outside[value] = None
-    result = _result_node(name, nodes).outputs[0]
+    result = _result_node(name, own)
     strategy = strategy_for(model.metadata_props.get(META_STAGE, ""), "fast")
-    program = Program(nodes, list(outside), [result], strategy)
+    program = Program(nodes, list(outside), [result.outputs[0]], strategy)
     is_open = model.metadata_props.get(META_BATCH) == "open"
-    return OperatorRunner(name, nodes, program, is_open)
+    return OperatorRunner(name, result, program, is_open)
+
+
+def _with_pieces(model: ir.Model, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """``nodes``, and those that cut a piece for them out of an operator's operand.
+
+    An unbind is one node per piece. The operator's name stands for the first piece only, so the
+    others can't be fed by name: they are cut again.
+    """
+    results = {
+        (node.metadata_props.get(META_OP), node.op_type)
+        for node in model.graph
+        if META_RESULT in node.metadata_props
+    }
+    wanted = set(nodes)
+    queue = [(node, False) for node in nodes]
+    while queue:
+        user, is_piece = queue.pop()
+        for value in user.inputs:
+            maker = None if value is None else value.producer()
+            if maker is None or maker in wanted or META_RESULT in maker.metadata_props:
+                continue
+            op = maker.metadata_props.get(META_OP)
+            same = is_piece and op == user.metadata_props.get(META_OP)
+            if same or (op, maker.op_type) in results:
+                wanted.add(maker)
+                queue.append((maker, True))
+    return [node for node in model.graph if node in wanted]
 
 
 def _nodes_of(model: ir.Model, name: str) -> list[ir.Node]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from qtune.analysis.own_error import own_errors
 from qtune.capture.inputs import Inputs
@@ -53,3 +54,25 @@ def test_a_baseline_of_another_net_is_refused(stages: dict[str, Any]) -> None:
     base = observe(calibrated(Sum(), other), Inputs(other))
     with pytest.raises(AnalysisError, match="_input_0_quant|same net|no operator"):
         own_errors(base, {stages["qat"][0].inputs[0].name: stages["x"]}, stages["qat"])
+
+
+class Pieces(nn.Module):
+    """Operators on every piece of an unbind, whose pieces differ much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = torch.unbind(x * 2.0, 1)
+        return self.scaled(first - second) + torch.relu(third + second)
+
+
+def test_an_operator_on_a_later_piece_of_an_unbind_is_fed_this_piece() -> None:
+    x = torch.arange(24.0).reshape(2, 3, 4) / 24
+    qat = hbdk4.export(calibrated(Pieces(), x), x)
+    module = hbdk4.convert(qat, "nash-e")
+    errors = own_errors(observe(qat, Inputs(x)), {module[0].inputs[0].name: x}, module)
+    steps = {name: error.steps for name, error in errors.items() if error.steps is not None}
+    assert len(steps) >= 5
+    assert max(steps.values()) <= 1, steps

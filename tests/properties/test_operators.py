@@ -35,9 +35,9 @@ def scaled(data: tuple[Tensor, ...], factor: float) -> tuple[Tensor, ...]:
 @given(seed=seeds)
 def test_integers_follow_the_fake_quant_model(entry: OpSpec, seed: int, dtype: QuantDType) -> None:
     model, data = build(entry, seed)
-    line = run_line(model, data, data, dtype)
+    line, inputs = run_line(model, data, data, dtype), data
     for distance, in_steps in line.distances():
-        allowed = bar(entry, dtype, line.prepared) + ROUNDED if in_steps else 0.0
+        allowed = bar(entry, dtype, line.prepared, inputs) + ROUNDED if in_steps else 0.0
         assert distance <= allowed, f"{entry.name} {model.op.attrs}"
 
 
@@ -53,9 +53,10 @@ def test_integers_follow_the_fake_quant_model_far_outside_the_calibrated_range(
     entry: OpSpec, seed: int, dtype: QuantDType, factor: float
 ) -> None:
     model, data = build(entry, seed)
-    line = run_line(model, data, scaled(data, factor), dtype)
+    inputs = scaled(data, factor)
+    line = run_line(model, data, inputs, dtype)
     for distance, in_steps in line.distances():
-        allowed = bar(entry, dtype, line.prepared) + ROUNDED if in_steps else 0.0
+        allowed = bar(entry, dtype, line.prepared, inputs) + ROUNDED if in_steps else 0.0
         assert distance <= allowed, f"{entry.name} {model.op.attrs}"
 
 

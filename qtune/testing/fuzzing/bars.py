@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from torch import Tensor
+
 from qtune.dtype import QuantDType, qint8, qint16
 from qtune.nn.prepared import PreparedModel
 from qtune.nn.qat import iter_stubs
 from qtune.ops.spec import OpSpec, Rule
+from qtune.testing.fuzzing.line import output_steps
+from qtune.testing.fuzzing.propagation import error_bounds
 
 ROUNDED = 0.004
 """``code * scale`` is rounded to float32: 2**-24 of an int16 code is up to 0.002 steps, twice."""
@@ -31,8 +37,6 @@ SPECIAL = {
     # Positions in 256ths: half of one along each axis, on steps of 255 codes; then the rounding.
     "grid_sample": {qint8: 1.5, qint16: 1.5},
     "warp": {qint8: 1.5, qint16: 1.5},
-    # A sum of samples that each were rounded to int8, as in grid_sample; in finer steps of int16.
-    "deform_conv2d": {qint8: 8.0, qint16: 8.0 * 256},
     # int8 only: an int16 input on the border between two int8 codes may take either, in each term.
     "conv3d": {qint16: 3.0},
     "conv_transpose3d": {qint16: 3.0},
@@ -81,14 +85,6 @@ SPECIAL = {
     "masked_softmax": {qint8: 2.0, qint16: 1.0 + 2.0 + 5.0 + 1.0},
     "scaled_dot_product_attention": {qint8: 2.0, qint16: 1.0 + 9.0 + 1.0 + 1.0},
     "multi_head_attention": {qint8: 3.0, qint16: 1.0 + 12.0 + 3.0},
-    # A dozen int16 operators for each time step, whose state is int16 at qint8 too; a step of the
-    # gates is up to ten of the state's. No bound is derived: seen were 7 and 705.
-    "gru": {qint8: 16.0, qint16: 2048.0},
-    "gru_cell": {qint8: 16.0, qint16: 2048.0},
-    "lstm": {qint8: 16.0, qint16: 2048.0},
-    "lstm_cell": {qint8: 16.0, qint16: 2048.0},
-    "rnn": {qint8: 16.0, qint16: 2048.0},
-    "rnn_cell": {qint8: 16.0, qint16: 2048.0},
     # square, mean, times alpha, plus k, its power, the product with the input.
     "local_response_norm": {qint8: 2.0, qint16: 1.0 + 1.0 + 1.0 + 2.0 + 5.0 + 1.0},
     # square, mean, times the count, root.
@@ -98,6 +94,15 @@ SPECIAL = {
     "adaptive_avg_pool3d": {qint8: 2.0, qint16: 4.0},
     "max": {qint8: 1.0, qint16: 1.0},
 }
+PROPAGATED = frozenset({"deform_conv2d", "gru", "gru_cell", "lstm", "lstm_cell", "rnn", "rnn_cell"})
+"""Those whose bar depends on their weights: the errors of their parts are carried through them.
+
+A sample of a deformable convolution is rounded to int8, and weights add up such samples. In a
+recurrent layer each step multiplies the error of the state by the weights, a step of the gates is
+many of the state's, and where rounded weights make sums leave the calibrated range, an int16 table
+holds the border's value (numerics.md section 3).
+"""
+
 NARROWED = 1.0
 """More where the march takes int8 only: the codes are rounded to int8 once more, ties may part."""
 
@@ -127,8 +132,12 @@ def table_bar(name: str) -> float:
     return 5.0 if name in STEEP else JUMP if name in JUMPING else 1.0
 
 
-def bar(entry: OpSpec, dtype: QuantDType, prepared: PreparedModel) -> float:
-    """Most steps between the two results of ``entry``'s model."""
+def bar(
+    entry: OpSpec, dtype: QuantDType, prepared: PreparedModel, inputs: Sequence[Tensor]
+) -> float:
+    """Most steps between the two results of ``entry``'s model on ``inputs``."""
+    if entry.name in PROPAGATED:
+        return _propagated(prepared, inputs)
     base = SPECIAL.get(entry.name, {}).get(dtype)
     if base is None and entry.rule is Rule.TABLE and dtype == qint16:
         base = table_bar(entry.name)
@@ -138,3 +147,8 @@ def bar(entry: OpSpec, dtype: QuantDType, prepared: PreparedModel) -> float:
         kind.startswith("input") and stub.dtype == qint8 for _, kind, stub in iter_stubs(prepared)
     )
     return base + NARROWED if is_narrowed else base
+
+
+def _propagated(prepared: PreparedModel, inputs: Sequence[Tensor]) -> float:
+    pairs = zip(error_bounds(prepared, inputs), output_steps(prepared), strict=True)
+    return max((bound / step for bound, step in pairs if step is not None), default=0.0)

@@ -23,6 +23,12 @@ DOMAINS = {
 }
 """Where functions are defined (and not near a pole) that neither normal nor positive data suit."""
 
+LEFT_OUT = {
+    "segment_lut": "a call of it is recorded as the function that it stands for; "
+    "fuzz a table of yours with the decorator qtune.testing.fuzz",
+}
+"""Operators that are not fuzzed by name, and why."""
+
 _OURS = ("qtune", "torch", "numpy", "builtins", "functools", "operator")
 
 

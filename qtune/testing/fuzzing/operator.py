@@ -11,6 +11,8 @@ from qtune.ops import registry
 from qtune.testing.fuzzing.bars import ROUNDED, bar
 from qtune.testing.fuzzing.call import OperatorCall
 from qtune.testing.fuzzing.difference import Difference, first_difference
+from qtune.testing.fuzzing.line import Line
+from qtune.testing.fuzzing.operands import LEFT_OUT
 from qtune.testing.fuzzing.snippet import INTEGERS, KERNELS, call_snippet
 from qtune.testing.record import conclude
 from qtune.testing.result import AssertionResult
@@ -27,8 +29,12 @@ def kernels_differ(call: OperatorCall) -> Difference | None:
 def integers_differ(call: OperatorCall) -> Difference | None:
     """Where the integers stray from the fake-quant model by more than the operator's bar."""
     line = call.line()
-    limit = bar(call.entry, quant_dtype(call.dtype), line.prepared) + ROUNDED
-    return first_difference(line.run("fast"), line.fake_quant(), line.steps, limit)
+    return first_difference(line.run("fast"), line.fake_quant(), line.steps, _limit(line))
+
+
+def _limit(line: Line) -> float:
+    call = line.call
+    return bar(call.entry, quant_dtype(call.dtype), line.prepared, call.inputs) + ROUNDED
 
 
 def fuzz_operator(
@@ -52,6 +58,8 @@ def fuzz_operator(
     if prop not in PROPERTIES:
         raise ArgumentError(f"fuzz_operator: prop must be one of {PROPERTIES}, got {prop!r}")
     registry.spec(op)
+    if op in LEFT_OUT:
+        raise ArgumentError(f"fuzz_operator: {op!r} is left out: {LEFT_OUT[op]}")
     from qtune.testing.fuzzing.profile import profile
     from qtune.testing.fuzzing.search import smallest_failure
     from qtune.testing.strategies import operators
@@ -68,7 +76,7 @@ def _snippet(call: OperatorCall, prop: str) -> str:
     if prop == KERNELS:
         return call_snippet(call, prop)
     try:
-        limit = bar(call.entry, quant_dtype(call.dtype), call.line().prepared) + ROUNDED
+        limit = _limit(call.line())
     except Exception:  # noqa: BLE001 - the line itself fails: that is what the snippet shows
         limit = ROUNDED
     return call_snippet(call, prop, limit)

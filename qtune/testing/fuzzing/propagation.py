@@ -7,6 +7,7 @@ slope. All errors are largest absolute values over a tensor, in real numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,12 +66,16 @@ class _Walk(fx.Interpreter):
         errors = list(before)
         for key, quantizer in op.input_fake_quants.items():
             errors[int(key)] += _step(quantizer)
+        if op.spec.name == "deform_conv2d":
+            given = dict(op.input_fake_quants.items()).get("0", self._known.get(node.args[0]))
+            errors[0] += SAMPLED * _step(given)
         error = _propagate(op)(op, values, errors)
         if op.spec.name in SLOPES:
             error += SLOPES[op.spec.name] * self._beyond(node, values[0])
         # A sum of two rounded multiples is off by one step more (numerics.md section 3).
         roundings = 0 if op.spec.name == "quant_stub" else 2 if op.spec.name in _SUMS else 1
-        return error + roundings * _step(op.activation_post_process)
+        rounded = error + roundings * _step(op.activation_post_process)
+        return min(rounded, _span(op.activation_post_process))
 
     def _beyond(self, node: fx.Node, x: Tensor) -> float:
         """How far ``x`` leaves the range of an int16 table, where the border's value holds.
@@ -86,6 +91,13 @@ class _Walk(fx.Interpreter):
 
 def _step(quantizer: Any) -> float:
     return float(quantizer.scale.max()) if isinstance(quantizer, FakeQuantize) else 0.0
+
+
+def _span(quantizer: Any) -> float:
+    """Two codes of one grid are no further apart than its ends."""
+    if not isinstance(quantizer, FakeQuantize):
+        return math.inf
+    return (quantizer.quant_max - quantizer.quant_min) * _step(quantizer)
 
 
 def _largest(x: Any) -> float:
@@ -111,8 +123,8 @@ def _function(op: QATOp, values: Sequence[Any], errors: Sequence[float]) -> floa
 
 
 def _deformed(op: QATOp, values: Sequence[Any], errors: Sequence[float]) -> float:
-    """Each sample, times its weight and its mask; rounded masks are those of both models."""
-    _, _, weight, mask, *_ = values
+    """Each sample, times its weight and its mask, which is the same number in both models."""
+    weight, mask = values[2], values[4]
     taps = op.quantize_weight(weight, op.attrs).abs().flatten(1).sum(1).max()
     share = 1.0 if mask is None else _largest(mask)
     return float(taps) * share * errors[0]

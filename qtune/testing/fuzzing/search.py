@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from hypothesis import given, reject, settings
+from hypothesis import configuration, given, reject, settings
 from hypothesis.errors import HypothesisException, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
@@ -56,12 +58,33 @@ def smallest_failure(
             raise _DiffersError
 
     try:
-        run()
+        with _hypothesis_elsewhere():
+            run()
     except (_DiffersError, _Enough):
         return search.last, search.count
     except Unsatisfiable as error:
         raise NothingFitsError(str(error)) from None
     return None, search.count
+
+
+@contextmanager
+def _hypothesis_elsewhere() -> Iterator[None]:
+    """Keep what hypothesis writes beside its database out of the working folder.
+
+    It notes constants of the modules that are loaded, whatever its settings say. Tests of the
+    user's own keep their folder.
+    """
+    before = getattr(configuration, _HOME, None)
+    with TemporaryDirectory(prefix="qtune-fuzz-") as folder:
+        configuration.set_hypothesis_home_dir(folder)
+        try:
+            yield
+        finally:
+            configuration.set_hypothesis_home_dir(before)
+
+
+_HOME = "__hypothesis_home_directory"
+"""Where hypothesis keeps the folder; it has a public setter, and no getter that creates none."""
 
 
 class _Search:
