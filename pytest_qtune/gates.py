@@ -100,9 +100,7 @@ class QtuneGates:
                 value = None if model is None else gate_values.select(gate, found[model])
                 if model is None or value is None:
                     crashed = bool(self.run.crashed)
-                    entries.append(
-                        gate_values.missing(gate, model, found, reason, crashed=crashed)
-                    )
+                    entries.append(gate_values.missing(gate, model, found, reason, crashed=crashed))
                 else:
                     entries.append(judge(gate, model, value))
         entries = stored.save(entries)

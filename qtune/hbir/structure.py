@@ -10,12 +10,13 @@ Nothing is ever unpickled or imported; a class that is not loaded yet comes back
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from qtune.errors import ArgumentError, kind_of
+from qtune.errors import ArgumentError
 
 Spec = dict[str, Any]
 _CONSTANTS = (type(None), bool, int, float, str)
@@ -153,7 +154,10 @@ def _match(
     ((kind, content), *_) = spec.items()
     if kind == "leaf":
         if not is_leaf(value):
-            raise ArgumentError(f"{where}: expected a tensor but got {kind_of(value)}")
+            raise ArgumentError(
+                f"{where}: expected a tensor but got {reprlib.repr(value)} "
+                f"(type={type(value).__name__})"
+            )
         leaves[content] = value
         return
     if kind == "const":

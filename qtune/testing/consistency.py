@@ -12,9 +12,9 @@ from torch import Tensor
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.profiler.observe import Model, OpRecord
-from qtune.testing.arguments import check_hbir, check_limit, check_model, check_switch
+from qtune.testing.arguments import check_hbir, check_model, check_switch
 from qtune.testing.codes import code_shares
-from qtune.testing.limits import METRICS, Limit, limits_of
+from qtune.testing.limits import METRICS, Limit, bound_of, limits_of
 from qtune.testing.origin import Origin, origin_of
 from qtune.testing.record import conclude_all
 from qtune.testing.result import LAYERS, OUTPUTS, AssertionResult, LayerResult
@@ -26,6 +26,11 @@ _MOST_CHUNKS = 4  # all operators' results on them are in memory at a time
 ADVICE = (
     "Look at the first bad layer: its range, its scale, and whether calibration saw such data; "
     "raise it to qint16 or give it a fixed scale."
+)
+
+FLOAT_ADVICE = (
+    "The first bad layer gives its result in full precision, so the error is that of its input or "
+    "weight: assert_sensitivity_below on stages.calib says which of them, and what to raise."
 )
 
 END_TO_END_ADVICE = (
@@ -78,7 +83,7 @@ def assert_consistency(
     results = []
     with comparing(baseline, other):
         if max_qscale_diff is not None:
-            bound = check_limit(_CHECK, "max_qscale_diff", max_qscale_diff)
+            bound = bound_of(_CHECK, "max_qscale_diff", max_qscale_diff)
             module = check_hbir(f"{_CHECK}: max_qscale_diff", "other", other)
             results.append(steps_result(baseline, module, parts, bound, origin))
         if limits:
@@ -169,6 +174,7 @@ def _by_metrics(limits: Sequence[Limit], pairs: Sequence[_Pair], origin: Origin)
     index = worst[decides.key]
     end_to_end = pairs[index].record is None
     deciding = values[decides.key]
+    layers = [_layer(pair, decides, v) for pair, v in zip(pairs, deciding, strict=True)]
     return AssertionResult(
         check="consistency",
         model=origin.model,
@@ -178,15 +184,23 @@ def _by_metrics(limits: Sequence[Limit], pairs: Sequence[_Pair], origin: Origin)
         limit=str(decides),
         metrics={limit.key: values[limit.key][worst[limit.key]] for limit in limits},
         limits={limit.key: limit.bound for limit in (decides, *limits)},
-        layers=origin.located(
-            [_layer(pair, decides, v) for pair, v in zip(pairs, deciding, strict=True)]
-        ),
+        layers=origin.located(layers),
         measured=f"{decides.metric} of {'the outputs' if end_to_end else 'each operator'}",
         parts=OUTPUTS if end_to_end else LAYERS,
-        advice=(END_TO_END_ADVICE if end_to_end else ADVICE) if broken else "",
+        advice=_advice(layers, end_to_end),
         artefact=origin.artefact,
         provenance=origin.provenance,
     )
+
+
+def _advice(layers: Sequence[LayerResult], end_to_end: bool) -> str:
+    """What to do about those of ``layers`` that are bad."""
+    first = next((layer for layer in layers if not layer.ok), None)
+    if first is None:
+        return ""
+    if end_to_end:
+        return END_TO_END_ADVICE
+    return FLOAT_ADVICE if first.dtype == "torch.float32" else ADVICE
 
 
 def _down_to_layers(
@@ -219,7 +233,7 @@ def _down_to_layers(
         measured=inside.measured,
         parts=LAYERS,
         table="\n".join(lines),
-        advice=ADVICE,
+        advice=inside.advice,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from qtune.errors import ArgumentError
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.testing.arguments import check_limit
 
@@ -61,10 +62,27 @@ METRICS = {"min_cosine": "COSINE", "min_sqnr_db": "SQNR", "max_atol": "ATOL", "m
 """Argument of an assertion -> metric it bounds."""
 
 
+_MOST_COSINE = 1.0
+
+
 def limits_of(check: str, given: Mapping[str, float | None]) -> list[Limit]:
-    """The bounds that were given, by argument; refuses what is no number."""
+    """The bounds that were given, by argument; refuses what is no number, or can never hold."""
     return [
-        Limit(name.partition("_")[2], Metric.get_metric(METRICS[name]), check_limit(check, name, v))
+        Limit(name.partition("_")[2], Metric.get_metric(METRICS[name]), bound_of(check, name, v))
         for name, v in given.items()
         if v is not None
     ]
+
+
+def bound_of(check: str, name: str, value: float) -> float:
+    """``value`` as a bound that some model may keep."""
+    bound = check_limit(check, name, value)
+    if name == "min_cosine" and bound > _MOST_COSINE:
+        raise ArgumentError(
+            f"{check}: {name} can't be met: a cosine is at most 1 but got {value}; 99 % is 0.99"
+        )
+    if name.startswith("max_") and bound < 0:
+        raise ArgumentError(
+            f"{check}: {name} can't be met: an error is never below 0 but got {value}"
+        )
+    return bound

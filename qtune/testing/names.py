@@ -63,8 +63,11 @@ def ports_of(
     only the exact name of their operator means.
     """
     name, kind = _split(pattern)
+    names = list(dict.fromkeys(op for op, _ in ports))
+    if not kind and not any(fits(name, own) for own in names):
+        name, kind = _mistyped_port(name, names)
     kind = kind or default
-    chosen = set(operators_of(check, argument, name, list(dict.fromkeys(op for op, _ in ports))))
+    chosen = set(operators_of(check, argument, name, names))
     found = [
         port
         for port in ports
@@ -110,6 +113,12 @@ def _split(pattern: str) -> tuple[str, str]:
     name, space, kind = pattern.rpartition(" ")
     is_kind = kind in _KINDS or kind.startswith(f"{_INPUT}-")
     return (name, kind) if space and is_kind else (pattern, "")
+
+
+def _mistyped_port(pattern: str, names: Sequence[str]) -> tuple[str, str]:
+    """``head weigth`` as name and a kind that no port has, if ``head`` names an operator."""
+    name, _, kind = pattern.rpartition(" ")
+    return (name, kind) if name and any(fits(name, own) for own in names) else (pattern, "")
 
 
 def _is_kind(wanted: str, kind: str) -> bool:

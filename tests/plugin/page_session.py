@@ -34,6 +34,7 @@ class PageSession:
         self.path = pytester.path
         self.last = ""
         monkeypatch.delenv("CI", raising=False)
+        monkeypatch.delenv("COLUMNS", raising=False)  # tables are cut at a screen's width
         monkeypatch.syspath_prepend(pytester.path)
 
     def play(self, page: Path) -> list[str]:

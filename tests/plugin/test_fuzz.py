@@ -31,6 +31,19 @@ def test_items_run_without_any_file(pytester: pytest.Pytester) -> None:
     )
 
 
+def test_nothing_is_left_in_the_working_folder(pytester: pytest.Pytester) -> None:
+    options = ("--qtune-fuzz=relu", "--qtune-fuzz-examples=2", "-p", "no:cacheprovider")
+    pytester.makeconftest("")
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=2)
+    assert not list(pytester.path.glob("**/.hypothesis"))
+    assert not list(pytester.path.glob("**/constants"))
+
+
+def test_warning_of_torch_about_its_own_speed_is_no_fault(pytester: pytest.Pytester) -> None:
+    options = ("-W", "error", "--qtune-fuzz=conv1d", "-k", "kernels")
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
+
+
 def test_ids_and_keywords_choose_items(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_mine="def test_mine(): pass")
     options = ("--qtune-fuzz=relu,ab*", "--qtune-fuzz-examples=1", "--collect-only", "-q")
@@ -52,6 +65,10 @@ def test_ids_and_keywords_choose_items(pytester: pytest.Pytester) -> None:
     ("arguments", "message"),
     [
         (["--qtune-fuzz=rleu"], "*no operator 'rleu'; close matches: relu*"),
+        (
+            ["--qtune-fuzz=segment_lut"],
+            "*segment_lut is left out: *the decorator qtune.testing.fuzz",
+        ),
         (["--qtune-fuzz=zzz*"], "*no operator 'zzz[*]'*"),
         (["qtune-fuzz::add[kernels]", "--qtune-fuzz=relu"], "*qtune-fuzz::add?kernels?: no such*"),
         (["--qtune-fuzz", "qtune-fuzz"], "*write the id first: pytest qtune-fuzz --qtune-fuzz*"),

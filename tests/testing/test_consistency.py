@@ -190,11 +190,31 @@ X = torch.zeros(4, 3, 8, 8)
         ({"min_cosine": "0.9"}, r"min_cosine must be a number but got '0.9' \(type=str\)"),
         ({"max_atol": True}, "max_atol must be a number but got True"),
         ({"max_qscale_diff": math.nan}, "max_qscale_diff must be a number"),
+        ({"min_cosine": 99}, "min_cosine can't be met: a cosine is at most 1 but got 99; 99 % is"),
+        ({"max_atol": -0.1}, "max_atol can't be met: an error is never below 0 but got -0.1"),
+        ({"max_qscale_diff": -1}, "max_qscale_diff can't be met: an error is never below 0"),
     ],
 )
 def test_bad_limits_are_refused(stages: Stages, arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         assert_consistency(stages.qat_bc, stages.quantized_bc, inputs=X, **arguments)
+
+
+@pytest.mark.parametrize("per_layer", [True, False])
+def test_a_float_layer_that_is_the_first_bad_one_sends_to_its_inputs(per_layer: bool) -> None:
+    """The large channel rules relu's cosine and its scale, and only the head tells the others."""
+    head = torch.nn.Linear(2, 2, bias=False)
+    head.weight.data = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
+    model = nn.Sequential(nn.ReLU(), head)
+    x = torch.tensor([[1000.0, 1.0], [1000.0, 2.0], [900.0, 3.0]])
+    stages = Stages(model, [x], march="nash-e")
+    message, result = failure(
+        stages.float, stages.quantized_bc, inputs=x, min_cosine=0.99, per_layer=per_layer
+    )
+    bad = next(layer for layer in result.layers if not layer.ok)
+    assert (bad.name, bad.dtype) == ("1", "torch.float32")
+    assert "raise it to qint16" not in message
+    assert "so the error is that of its input or weight: assert_sensitivity_below" in message
 
 
 def test_bad_models_are_refused(stages: Stages) -> None:

@@ -74,6 +74,10 @@ def test_names_that_fit_nothing_are_named_with_the_closest() -> None:
         operators_of("check", "allowed", "zzz", [f"a{i}" for i in range(7)])
     with pytest.raises(ArgumentError, match="'quant' has no port 'weight'; there is: quant output"):
         ports_of("check", "dtypes", "quant weight", PORTS)
+    with pytest.raises(ArgumentError, match="'quant' has no port 'outptu'; there is: quant output"):
+        ports_of("check", "dtypes", "quant outptu", PORTS, "output")
+    with pytest.raises(ArgumentError, match="no operator is called 'qu ant'"):
+        ports_of("check", "dtypes", "qu ant", PORTS)
 
 
 def test_what_is_no_name_is_refused() -> None:

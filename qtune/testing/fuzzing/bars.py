@@ -31,15 +31,11 @@ BY_RULE = {
 SPECIAL = {
     "abs": {qint8: 1.0, qint16: 1.0},  # of qmin saturates to qmax
     "neg": {qint8: 1.0, qint16: 1.0},
-    "clamp": {qint8: 1.0, qint16: 1.0},  # a bound between two codes is rounded to one
     "relu6": {qint8: 0.5, qint16: 0.5},
     "interpolate": {qint8: 1.0, qint16: 1.0},
     # Positions in 256ths: half of one along each axis, on steps of 255 codes; then the rounding.
     "grid_sample": {qint8: 1.5, qint16: 1.5},
     "warp": {qint8: 1.5, qint16: 1.5},
-    # int8 only: an int16 input on the border between two int8 codes may take either, in each term.
-    "conv3d": {qint16: 3.0},
-    "conv_transpose3d": {qint16: 3.0},
     "add": {qint16: 2.0},
     "sub": {qint16: 2.0},
     "sum": {qint16: 2.0},
@@ -79,9 +75,6 @@ SPECIAL = {
     "inner": {qint8: 1.0, qint16: 1.0 + 2.0},
     "outer": {qint8: 1.0, qint16: 1.0},
     "tensordot": {qint8: 1.0, qint16: 1.0 + 2.0},
-    # Two products in a row: the first one's step is up to three of the second one's.
-    "bilinear": {qint8: 2.0, qint16: 2.0 * 3.0 + 2.0},
-    "multi_dot": {qint8: 2.0, qint16: 1.0 * 3.0 + 1.0},
     "masked_softmax": {qint8: 2.0, qint16: 1.0 + 2.0 + 5.0 + 1.0},
     "scaled_dot_product_attention": {qint8: 2.0, qint16: 1.0 + 9.0 + 1.0 + 1.0},
     "multi_head_attention": {qint8: 3.0, qint16: 1.0 + 12.0 + 3.0},
@@ -94,11 +87,18 @@ SPECIAL = {
     "adaptive_avg_pool3d": {qint8: 2.0, qint16: 4.0},
     "max": {qint8: 1.0, qint16: 1.0},
 }
-PROPAGATED = frozenset({"deform_conv2d", "gru", "gru_cell", "lstm", "lstm_cell", "rnn", "rnn_cell"})
-"""Those whose bar depends on their weights: the errors of their parts are carried through them.
+PROPAGATED = frozenset(
+    {
+        "bilinear", "clamp", "conv3d", "conv_transpose3d", "deform_conv2d", "gru", "gru_cell",
+        "lstm", "lstm_cell", "multi_dot", "rnn", "rnn_cell",
+    }
+)  # fmt: skip
+"""Those whose bar depends on their numbers: the errors of their parts are carried through them.
 
-A sample of a deformable convolution is rounded to int8, and weights add up such samples. In a
-recurrent layer each step multiplies the error of the state by the weights, a step of the gates is
+A step of the first part may be many of the next one's. Where a march takes int8 only, an int16
+input on the border of two int8 codes may take either, and weights add up such terms, as they do the
+samples of a deformable convolution, each rounded to int8. In a recurrent
+layer each step multiplies the error of the state by the weights, a step of the gates is
 many of the state's, and where rounded weights make sums leave the calibrated range, an int16 table
 holds the border's value (numerics.md section 3).
 """

@@ -50,7 +50,7 @@ def fuzz_operator(
 
     ``prop``: ``"kernels"`` (the fast kernels give the bits of the NumPy reference) or
     ``"integers"`` (the integer model stays within the documented bar of the fake-quant model).
-    ``march`` and ``dtypes``: as in ``strategies.operators``; ``examples``: how many (15).
+    ``march`` and ``dtypes``: as in ``strategies.operators``; ``examples``: how many (40).
     ``database``: a folder that remembers failing examples. The message holds the smallest failing
     example as a script. Raises ``RegistryError`` for an unknown operator.
     """

@@ -8,7 +8,7 @@ from qtune.errors import ArgumentError
 from qtune.testing.baseline_file import in_ci
 
 try:
-    from hypothesis import HealthCheck, Phase, settings
+    from hypothesis import HealthCheck, Phase, Verbosity, settings
     from hypothesis.database import DirectoryBasedExampleDatabase
 except ImportError as error:
     raise ImportError(
@@ -16,7 +16,7 @@ except ImportError as error:
     ) from error
 
 NAME = "qtune"
-EXAMPLES = 15
+EXAMPLES = 40
 """Examples per property: with them every fault of tests/testing/test_planted_faults.py is found."""
 
 
@@ -39,6 +39,7 @@ def profile(examples: int | None = None, database: Path | None = None) -> settin
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
         print_blob=False,
+        verbosity=Verbosity.quiet,
     )
     found = settings.get_profile(NAME)
     return found if examples is None else settings(found, max_examples=examples)

@@ -1,8 +1,8 @@
 """A bound of what separates the integers from the fake-quant model, carried from node to node.
 
-For operators of many parts, or whose bound depends on their numbers: no table holds it. Each rounding
-adds a step of its scale, and each part passes on the error of its operands, at most times its
-slope. All errors are largest absolute values over a tensor, in real numbers.
+For operators of many parts, or whose bound depends on their numbers: no table holds it. Each
+rounding adds a step of its scale, and each part passes on the error of its operands, at most times
+its slope. All errors are largest absolute values over a tensor, in real numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from qtune.nn.prepared import PreparedModel
 from qtune.nn.propagate import Quantizers, value_quantizers
 from qtune.nn.qat import QATOp
 from qtune.quantizers.fake_quantize import FakeQuantize
-from qtune.testing.fuzzing.model import flat
 
 SLOPES = {"sigmoid": 0.25, "tanh": 1.0, "relu": 1.0}
 """Largest slope of the functions inside recurrent layers."""
@@ -67,22 +66,29 @@ class _Walk(fx.Interpreter):
         for key, quantizer in op.input_fake_quants.items():
             errors[int(key)] += _step(quantizer)
         if op.spec.name == "deform_conv2d":
-            given = dict(op.input_fake_quants.items()).get("0", self._known.get(node.args[0]))
+            given = dict(op.input_fake_quants.items()).get("0", self._source(node))
             errors[0] += SAMPLED * _step(given)
         error = _propagate(op)(op, values, errors)
         if op.spec.name in SLOPES:
             error += SLOPES[op.spec.name] * self._beyond(node, values[0])
+        if op.spec.name == "clamp_scalar":  # a bound between two codes is rounded to one
+            error += 0.5 * _step(self._source(node))
         # A sum of two rounded multiples is off by one step more (numerics.md section 3).
         roundings = 0 if op.spec.name == "quant_stub" else 2 if op.spec.name in _SUMS else 1
         rounded = error + roundings * _step(op.activation_post_process)
         return min(rounded, _span(op.activation_post_process))
+
+    def _source(self, node: fx.Node) -> FakeQuantize | None:
+        """The fake-quantize whose grid the first operand lies on."""
+        first = node.args[0]
+        return self._known.get(first) if isinstance(first, fx.Node) else None
 
     def _beyond(self, node: fx.Node, x: Tensor) -> float:
         """How far ``x`` leaves the range of an int16 table, where the border's value holds.
 
         Calibration sees what unquantized weights give, the table's range; rounded ones give more.
         """
-        source = self._known.get(node.args[0])  # type: ignore[call-overload]
+        source = self._source(node)
         if source is None or source.dtype != qint16:
             return 0.0
         low, high = source.observed_range()
@@ -107,6 +113,20 @@ def _largest(x: Any) -> float:
 def _linear(op: QATOp, values: Sequence[Any], errors: Sequence[float]) -> float:
     weight = op.quantize_weight(values[1], op.attrs)
     return errors[0] * float(weight.abs().sum(1).max())
+
+
+def _convolution(op: QATOp, values: Sequence[Any], errors: Sequence[float]) -> float:
+    """Rounded to int8 codes first, an input on the border of two may take either, in each term."""
+    weight = op.quantize_weight(values[1], op.attrs).abs()
+    channel = 1 if op.spec.name.startswith("conv_transpose") else 0
+    return errors[0] * float(weight.transpose(0, channel).flatten(1).sum(1).max())
+
+
+def _matmul(op: QATOp, values: Sequence[Any], errors: Sequence[float]) -> float:
+    a, b = (x.abs() if x.dim() > 1 else x.abs().unsqueeze(axis) for axis, x in enumerate(values))
+    row, column = float(a.sum(-1).max()), float(b.sum(-2).max())
+    both: float = a.shape[-1] * errors[0] * errors[1]
+    return row * errors[1] + column * errors[0] + both
 
 
 def _product(op: QATOp, values: Sequence[Any], errors: Sequence[float]) -> float:
@@ -137,12 +157,15 @@ def _moved(op: QATOp, values: Sequence[Any], errors: Sequence[float]) -> float:
 _SUMS = frozenset({"add", "sub"})
 _RULES: dict[str, Propagate] = {
     "linear": _linear,
+    "conv3d": _convolution,
+    "conv_transpose3d": _convolution,
+    "matmul": _matmul,
     "mul": _product,
     "add": _sum,
     "sub": _sum,
     "deform_conv2d": _deformed,
     **dict.fromkeys(SLOPES, _function),
-    **dict.fromkeys(("quant_stub", "dequant_stub", "clamp_scalar"), _moved),
+    **dict.fromkeys(("quant_stub", "dequant_stub", "clamp_scalar", "maximum", "minimum"), _moved),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ Check = Callable[[Any], Difference | None]
 
 ATTEMPTS = 150
 """So many smaller examples are tried: each runs a model, and beyond them little is gained."""
+
+
+PADDING_COPIED = "Using padding='same' with even kernel lengths"
+"""torch's word on its own speed, once a process; no fault where a project makes warnings errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,8 @@ def smallest_failure(
             raise _DiffersError
 
     try:
-        with _hypothesis_elsewhere():
+        with _hypothesis_elsewhere(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", PADDING_COPIED, UserWarning)
             run()
     except (_DiffersError, _Enough):
         return search.last, search.count

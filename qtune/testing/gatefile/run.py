@@ -115,6 +115,9 @@ class GateRun:
             raise
         except QtuneError as error:
             raise self._error(check, error) from error
+        except Exception as error:
+            error.add_note(f"in {self._error(check, 'what it runs')}")  # the user's model
+            raise
         if not found:
             raise self._error(check, "it found nothing to judge")
         return found

@@ -216,6 +216,17 @@ def test_an_assert_of_the_users_own_is_no_failed_check(start: Start, tmp_path: P
         results(run)
 
 
+def test_what_the_model_raises_on_the_inputs_names_the_check(start: Start, tmp_path: Path) -> None:
+    run = start(MODEL.replace("my_data:holdout", "my_data:wide") + ONE)
+    text = (tmp_path / "my_data.py").read_text()
+    (tmp_path / "my_data.py").write_text(
+        text + "\n\ndef wide():\n    return torch.zeros(8, 5, 16, 16)\n"
+    )
+    with pytest.raises(RuntimeError, match="5 channels") as caught:
+        results(run)
+    assert caught.value.__notes__[-1].endswith("toml:10: [[check]] 1 (consistency): what it runs")
+
+
 def test_a_loader_of_pairs_gives_inputs(start: Start) -> None:
     (found,) = results(start(MODEL.replace("my_data:holdout", "my_data:loader") + ONE))
     assert found.ok
