@@ -125,7 +125,7 @@ class GateItem(pytest.Item):
 
     def found(self, run: GateRun) -> list[AssertionResult]:
         """The results of this item."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.found")
 
     @property
     def known_failure(self) -> str:

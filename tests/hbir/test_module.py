@@ -70,7 +70,7 @@ def test_feed_answers_in_the_kind_it_was_given():
     [
         ((), "takes"),
         ((X, X), "takes"),
-        ((3,), "expected a tensor but got an int"),
+        ((3,), "expected a tensor but got 3"),
         ((np.float32(3),), "expected a tensor"),
         ((X.double(),), "expected dtype float32, got float64"),
         ((X.int(),), "expected dtype float32, got int32"),

@@ -52,6 +52,7 @@ def without_other_plugins(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyP
     options = " ".join(f"-p no:{name}" for name in LEFT_OUT)
     monkeypatch.setenv("PYTEST_ADDOPTS", options)
     monkeypatch.delenv("QTUNE_RUN_DIR", raising=False)
+    monkeypatch.delenv("CI", raising=False)  # baselines are written; tests of CI set it
 
 
 @pytest.fixture
