@@ -41,6 +41,10 @@ def double(x: torch.Tensor) -> torch.Tensor:
     return torch.clamp(x.long() * 2, -128, 127)
 
 
+def yields(x: torch.Tensor) -> Any:
+    yield x
+
+
 @fuzz(against=double, inputs=["qint8"])
 def wraps(x: torch.Tensor) -> torch.Tensor:
     return (x.short() * 2).to(torch.int8)
@@ -71,6 +75,30 @@ def test_function_within_its_steps_passes() -> None:
         fuzz(against=torch.Tensor.clone, inputs=whole, max_steps=0.2, scale=4.0)(coarse)()
 
 
+def test_functions_that_return_nothing_do_not_agree() -> None:
+    def nothing(x: torch.Tensor) -> None:
+        x.zero_()
+
+    with pytest.raises(AssertionError, match="a result is None: return the tensor"):
+        fuzz(against=nothing, inputs=["qint8"])(nothing)()
+
+
+def test_function_that_depends_on_its_past_is_called_not_repeatable() -> None:
+    calls: list[int] = []
+
+    def third_time_off(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x.long() + (len(calls) % 3 == 0)
+
+    with pytest.raises(AssertionError, match="got not repeatable"):
+        fuzz(against=torch.Tensor.long, inputs=["qint8"])(third_time_off)()
+
+
+def test_script_of_a_test_without_a_name_says_so() -> None:
+    with pytest.raises(AssertionError, match="is no name at the top of an imported file"):
+        fuzz(against=double, inputs=["qint8"])(lambda x: x + 1)()
+
+
 def test_table_within_the_documented_bound_passes() -> None:
     fuzz(against=torch.tanh, examples=3)(SegmentLUT(torch.tanh))()
 
@@ -81,6 +109,11 @@ def test_table_within_the_documented_bound_passes() -> None:
         (lambda: fuzz(against=double)(double), "give inputs="),
         (lambda: fuzz(against=3, inputs=["qint8"]), "against must be callable"),  # type: ignore[arg-type]
         (lambda: fuzz(against=double, inputs=[3])(double)(), "an input is a strategy"),
+        (lambda: fuzz(against=double, inputs=["qint8"], max_steps=float("nan")), "max_steps must"),
+        (lambda: fuzz(against=double, inputs=["qint8"], max_steps=-1), "max_steps must"),
+        (lambda: fuzz(against=double, inputs=["qint8"], scale=0.0), "scale must"),
+        (lambda: fuzz(against=double, inputs=["qint8"])(yields), "no generator, no async"),
+        (lambda: fuzz_operator("segment_lut"), "left out: a call of it is recorded as"),
         (lambda: fuzz_operator("relu", "speed"), "prop must be one of"),
         (lambda: profile(0), "whole number from 1"),
         (lambda: OperatorCall("relu", (torch.ones(1),), scales=(1.0, 1.0)), "2 scales for 1"),
@@ -133,6 +166,10 @@ def test_values_shrink_to_one_small_number() -> None:
         (codes((61,)), lambda x: (x == -128).any() and (x == 127).any()),
         (real_values((61,), "qint8", 0.5), lambda x: ((x / 0.5) % 1 == 0.5).any()),
         (accumulators((61,)), lambda x: (x > 2**31 - 1).any() and (x < -(2**31)).any()),
+        (  # one multiplier per channel beside exact scales
+            operators("conv2d", dtypes=["qint8"]),
+            lambda call: call.output_scale is not None and call.scales[1] is None,
+        ),
         (attributes("conv2d"), lambda attrs: attrs["groups"] > 1),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,12 +65,13 @@ def fuzz(
     are its attributes.
     """
     options = _Options(against, inputs, max_steps, scale, examples, march, dtypes)
-    if not callable(against):
-        raise ArgumentError(f"fuzz: against must be callable but got {against!r}")
+    _check(options)
     home = sys._getframe(1).f_globals.get("__name__", "__main__")
 
     def decorate(target: Target | nn.Module) -> Callable[[], None]:
         is_table = isinstance(target, nn.Module)
+        if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target):
+            raise ArgumentError(f"fuzz: {target!r} must return its result: no generator, no async")
         if not is_table and not inputs:
             raise ArgumentError("fuzz: give inputs=, one strategy or dtype for each argument")
 
@@ -88,6 +91,20 @@ def fuzz(
     return decorate
 
 
+def _check(options: _Options) -> None:
+    if not callable(options.against):
+        raise ArgumentError(f"fuzz: against must be callable but got {options.against!r}")
+    steps, scale = options.max_steps, options.scale
+    if steps is not None and not (_is_number(steps) and steps >= 0):
+        raise ArgumentError(f"fuzz: max_steps must be a number from 0 but got {steps!r}")
+    if scale is not None and not (_is_number(scale) and scale > 0):
+        raise ArgumentError(f"fuzz: scale must be a number above 0 but got {scale!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def compare(got: Any, expected: Any, max_steps: float = 0, scale: float | None = None) -> Any:
     """The :class:`Difference` of two results of any form, ``None`` where they agree.
 
@@ -101,6 +118,10 @@ def compare(got: Any, expected: Any, max_steps: float = 0, scale: float | None =
 def _tensors(value: Any) -> list[Tensor]:
     """As float64 tensors, which hold every code and every float32."""
     items = value if isinstance(value, tuple | list) else (value,)
+    if any(x is None for x in items):  # two functions that return nothing would always agree
+        raise ArgumentError(
+            "a result is None: return the tensor, also where it is changed in place"
+        )
     return [
         x.detach().double() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, np.float64))
         for x in items
@@ -127,7 +148,7 @@ def _fuzz_function(target: Any, options: _Options, place: str) -> None:
         examples = st.tuples(*map(_strategy, options.inputs or ()))
     failure, count = smallest_failure(examples, check, profile(options.examples))
     compared = "" if limits == (0, None) else f", {limits[0]}, {limits[1]}"
-    text = "" if failure is None else pair_snippet(place, failure.example, compared)
+    text = "" if failure is None else _noted(place, pair_snippet(place, failure.example, compared))
     difference = None if failure is None else failure.difference
     conclude_fuzz(place.rpartition(".")[2], difference, text, count, {})
 
@@ -162,7 +183,7 @@ def _fuzz_table(target: Any, options: _Options, place: str) -> None:
     if failure is not None:
         dtype, x = failure.example
         allowed = limit(TableCall(target, x, dtype))
-        text = table_snippet(place, dtype, x, options.march, allowed)
+        text = _noted(place, table_snippet(place, dtype, x, options.march, allowed))
         difference = failure.difference
     conclude_fuzz(place.rpartition(".")[2], difference, text, count, {"march": options.march})
 
@@ -222,3 +243,11 @@ def _place(module: str, test: Any) -> str:
     known = vars(sys.modules[module]) if module in sys.modules else {}
     names = [name for name, value in known.items() if value is test]
     return f"{module}.{names[0] if names else test.__name__}"
+
+
+def _noted(place: str, text: str) -> str:
+    """The script, after a word on why it can't run where the test has no name in a file."""
+    module, _, name = place.rpartition(".")
+    if module != "__main__" and name in vars(sys.modules.get(module, object)):
+        return text
+    return f"# {place} is no name at the top of an imported file: put it there to run this\n" + text

@@ -17,7 +17,8 @@ except ImportError as error:
 
 NAME = "qtune"
 EXAMPLES = 40
-"""Examples per property: with them every fault of tests/testing/test_planted_faults.py is found."""
+"""Examples per property. The run that CI repeats finds every fault of test_planted_faults.py; of
+100 runs that draw others 0 to 3 missed a fault of rounding, saturation, axis or padding."""
 
 
 def profile(examples: int | None = None, database: Path | None = None) -> settings:

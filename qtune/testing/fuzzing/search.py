@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import configuration, given, reject, settings
-from hypothesis.errors import HypothesisException, Unsatisfiable
+from hypothesis.errors import Flaky, HypothesisException, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from qtune.errors import MarchError
@@ -32,6 +32,11 @@ class Failure:
 
     example: Any
     difference: Difference
+
+
+_UNSTEADY = Difference(
+    "not repeatable", got="another outcome for the same inputs", expected="always the same one"
+)
 
 
 class NothingFitsError(Exception):
@@ -68,6 +73,8 @@ def smallest_failure(
             run()
     except (_DiffersError, _Enough):
         return search.last, search.count
+    except Flaky:
+        return search.last and Failure(search.last.example, _UNSTEADY), search.count
     except Unsatisfiable as error:
         raise NothingFitsError(str(error)) from None
     return None, search.count
