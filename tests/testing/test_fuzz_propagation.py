@@ -54,6 +54,7 @@ def test_bar_is_above_what_is_seen_and_says_something(
 def test_bound_of_one_linear_step_is_one_rounding() -> None:
     weight, x = torch.tensor([[1.0, -0.5]]), torch.tensor([[0.5, 0.25]])
     line = OperatorCall("linear", (x, weight, None)).line()
+    # the bound is added up in float64, the scale is a float32
     assert error_bounds(line.prepared, (x,)) == pytest.approx([line.steps[0]])
 
 
