@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import checker, defs, helper, inliner, version_converter
 
 from qtune.errors import OnnxImportError
+from qtune.hbir import hz_calibration
 from qtune.hbir.builder import META_STAGE
 from qtune.hbir.domain import IR_VERSION, OPSET
 
@@ -38,6 +39,23 @@ def read(source: Source) -> onnx.ModelProto:
             f"{where} is a module of qtune, not of another tool; open the .bc file that it was "
             "saved as"
         )
+    return proto
+
+
+def read_calibrated(source: Source) -> onnx.ModelProto:
+    """A model with calibration nodes, checked, in the opset that HBIR uses; ``source`` stays."""
+    where = str(source) if isinstance(source, (str, Path)) else "the ONNX model"
+    try:
+        proto = _read(source)
+    except OSError as error:
+        raise OnnxImportError(f"{where} can't be read: {error.strerror or error}") from None
+    except (DecodeError, UnicodeDecodeError):
+        raise OnnxImportError(f"{where} is no ONNX file or is cut off") from None
+    hz_calibration.declare(proto)
+    try:
+        checker.check_model(proto)
+    except checker.ValidationError as error:
+        raise OnnxImportError(f"{where} is no valid ONNX model: {error}") from None
     return proto
 
 

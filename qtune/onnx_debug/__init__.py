@@ -1,0 +1,1 @@
+"""The ONNX debugger: calibrated ONNX models, and which node costs the accuracy."""
