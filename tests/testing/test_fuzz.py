@@ -214,3 +214,15 @@ def test_comparison_takes_any_form_of_result() -> None:
     assert compare(np.array([1.0, float("nan")]), torch.tensor([1.0, float("nan")])) is None
     assert compare((1, 2), [torch.tensor(1), 3]).output == 1
     assert compare(torch.ones(2), torch.ones(3)).kind == "shape"
+
+
+@pytest.mark.parametrize("op", ["gt", "le"])
+def test_int16_operands_within_a_step_may_compare_either_way(op: str) -> None:
+    a = torch.tensor([[2.578125, 1.0, -1.0, 0.5]])
+    b = torch.tensor([[2.15625, 1.0, 1.0, 0.625]])
+    line = OperatorCall(op, (a, b), dtype="qint16").line()
+    got = line.run()
+    assert (got[0] != line.fake_quant()[0]).tolist() == [[False, True, False, False]]
+    assert torch.equal(line.expected(got)[0], got[0])
+    turned = [~got[0]]  # all others count
+    assert (line.expected(turned)[0] != turned[0]).tolist() == [[True, False, True, True]]

@@ -106,5 +106,5 @@ def test_fault_of_the_fake_quant_model_is_found(
 ) -> None:
     monkeypatch.setattr(fake_quantize_module, "fake_quantize", faulty)
     error = failure("reshape", "integers")
-    assert "line.fake_quant()" in error.qtune_snippet
+    assert "line.expected(got)" in error.qtune_snippet
     assert elements(error.qtune_snippet) <= 8

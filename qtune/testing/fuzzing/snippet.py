@@ -25,7 +25,7 @@ print(first_difference(got, expected))
     INTEGERS: """\
 line = call.line()
 got = line.run("fast")
-expected = line.fake_quant()
+expected = line.expected(got)
 print(first_difference(got, expected, line.steps, limit={limit}))
 """,
 }
