@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 FOLDER = "__qtune__"
 """As in ``qtune.testing.baseline_file``, which a run without such a folder does not load."""
-OUTPUT = "qtune_collected"
-"""Key of xdist's ``workeroutput``."""
+GATES = "gates.json"
+"""Name of the file in the root folder's ``__qtune__`` that no test file owns."""
+OUTPUT, FILES_OUTPUT = "qtune_collected", "qtune_baseline_files"
+"""Keys of xdist's ``workeroutput``."""
 _ASKED = pytest.StashKey["Baseline"]()
 _SENT = pytest.StashKey[int]()
 
@@ -82,8 +84,18 @@ class QtuneBaselines:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.collected: Collected = {}
+        self.files: list[str] = []
         self._has_file: dict[Path, bool] = {}
         self._stored: dict[Path, Mapping[str, Any]] = {}
+
+    def pytest_collect_file(self, file_path: Path) -> None:
+        """Note files of baselines without a test file, as pytest comes along them."""
+        if file_path.parent.name == FOLDER and file_path.suffix == ".json":
+            from qtune.testing.baseline_file import sources
+
+            shown = shown_path(self.config, file_path)
+            owned = shown == f"{FOLDER}/{GATES}" or any(p.exists() for p in sources(file_path))
+            self.files += [] if owned else [shown]
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Note the tests that a stored baseline may belong to, before ``-k`` and others choose."""
@@ -121,7 +133,7 @@ class QtuneBaselines:
         """A worker tells what it collected; all workers collect the same."""
         output = getattr(self.config, "workeroutput", None)
         if output is not None:
-            output[OUTPUT] = self.collected
+            output[OUTPUT], output[FILES_OUTPUT] = self.collected, self.files
 
     def _stores(self, source: Path) -> bool:
         """Whether there is a file of baselines beside a test file."""

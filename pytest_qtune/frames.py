@@ -15,12 +15,12 @@ _STDLIB = str(Path(os.__file__).parent)
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-def shorten(config: pytest.Config, excinfo: pytest.ExceptionInfo[BaseException] | None) -> None:
+def shorten(config: pytest.Config, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
     """Leave out the frames of qtune, and what it calls of installed packages.
 
     Only of errors that qtune raises on purpose; ``--full-trace`` and ``--tb=native`` show all.
     """
-    if excinfo is None or not _is_ours(excinfo.value) or _wants_all(config):
+    if not _is_ours(excinfo.value) or _wants_all(config):
         return
     short = _without_library(excinfo.tb)
     if short is not None:  # the exception keeps the whole one, for debuggers

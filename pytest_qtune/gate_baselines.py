@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_qtune import gate_values, options
+from pytest_qtune.baselines import FOLDER, GATES
 from pytest_qtune.gate_expression import BASELINE, Gate
 from pytest_qtune.gate_values import Entry, Measured
 
-NAME = "gates.json"
 _UPDATE = "--qtune-update"
 _BETTER = {">=": "higher", ">": "higher", "<=": "lower", "<": "lower", "==": "both"}
 
@@ -25,10 +25,8 @@ class Stored:
     """
 
     def __init__(self, config: pytest.Config, partial: str, failed: Collection[str]) -> None:
-        from qtune.testing.baseline_file import FOLDER
-
-        self.path = config.rootpath / FOLDER / NAME
-        self.shown = f"{FOLDER}/{NAME}"
+        self.path = config.rootpath / FOLDER / GATES
+        self.shown = f"{FOLDER}/{GATES}"
         self.update: str | None = options.get(config, "update")
         self.partial = partial
         self.failed = failed

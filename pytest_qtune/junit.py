@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from _pytest.junitxml import xml_key as XML
 
-from pytest_qtune import options, summary
+from pytest_qtune import options
 
 __all__ = ["XML", "add_to_suite", "attach", "forget", "gate_properties", "on_testcase"]
 
@@ -66,6 +66,8 @@ def gate_properties(gate: Mapping[str, Any]) -> Pairs:
 
 def add_to_suite(config: pytest.Config, data: Mapping[str, Any], *, everywhere: bool) -> None:
     """Run data on the suite (``everywhere``: with ``--qtune``); all numbers with ``suite``."""
+    from pytest_qtune import summary
+
     xml = config.stash[XML]
     mode = options.get(config, "junit")
     if xml is None or mode == "none":

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_qtune import baselines, frames, junit, options, rerun, threads
+from pytest_qtune import baselines, junit, options, rerun, threads
 from pytest_qtune.baseline_run import BaselineRun
 from pytest_qtune.baselines import qtune_baseline
 from pytest_qtune.fixtures import MARKED_MARCH, qtune_stages
@@ -180,7 +180,10 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, Any]:
     """Move what was collected onto the report and its JUnit properties; shorten the traceback."""
-    frames.shorten(item.config, call.excinfo)
+    if call.excinfo is not None:
+        from pytest_qtune import frames
+
+        frames.shorten(item.config, call.excinfo)
     report = yield
     _identify(item, report)
     if report.failed and call.excinfo is not None and hasattr(call.excinfo.value, "qtune_snippet"):

@@ -75,6 +75,10 @@ class BaselineError(QtuneError, ValueError):
     """A file of baselines is damaged, too new, or can't be written."""
 
 
+class MissingNameError(QtuneError, ImportError):
+    """A script of the toolchain asks for a name that qtune has no counterpart of."""
+
+
 def kind_of(value: object) -> str:
     """What a message calls ``value``.
 

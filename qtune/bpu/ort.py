@@ -41,16 +41,32 @@ def run_in_onnxruntime(module: HbirModule, *args: Any, **kwargs: Any) -> Any:
 
 
 def _run(module: HbirModule, feed: dict[str, Array]) -> dict[str, Array]:
-    runtime = _onnxruntime()
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    session = runtime.InferenceSession(
-        _without_shapes(module), options, providers=["CPUExecutionProvider"]
-    )
+    session = new_session(_without_shapes(module), optimized=False)
     results = session.run(None, feed)
     return {info.name: value for info, value in zip(session.get_outputs(), results, strict=True)}
+
+
+def new_session(
+    model: bytes, *, optimized: bool = True, shared: Mapping[str, Array] | None = None
+) -> Any:
+    """An ``InferenceSession`` of one thread on the CPU.
+
+    ``optimized``: all graph optimizations or none. ``shared``: arrays of initializers that the
+    model declares as external; they are used where they are and must not change. Raises
+    ``RunError`` where onnxruntime is not installed.
+    """
+    runtime = _onnxruntime()
+    levels = runtime.GraphOptimizationLevel
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = (
+        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    )
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    if shared:
+        values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in shared.values()]
+        options.add_external_initializers(list(shared), values)
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _onnxruntime() -> Any:
@@ -58,7 +74,7 @@ def _onnxruntime() -> Any:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError:
         raise RunError(
-            "running a module in ONNX Runtime needs the package onnxruntime: install qtune[onnx]"
+            "running ONNX models needs the package onnxruntime: install qtune[onnx]"
         ) from None
     return onnxruntime
 

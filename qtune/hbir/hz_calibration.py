@@ -40,7 +40,8 @@ HzCalibration <axis, bits, scales, thresholds> (x) => (y)
   bits_i = Constant<value_int: int = @bits>()
   flat = Constant<value_floats: floats = @scales>()
   sizes = Shape(x)
-  rank = Size(sizes)
+  ranks = Shape(sizes)
+  rank = Squeeze(ranks)
   dims = Range(zero, rank, one)
   is_channel = Equal(dims, channel)
   form = Where(is_channel, rest, one)
@@ -175,6 +176,15 @@ def check(name: str, calibration: Calibration) -> None:
         raise OnnxImportError(f"{name}: {calibration.scales.size} scales need an axis")
 
 
+def check_axis(name: str, calibration: Calibration, shape: Sequence[int]) -> None:
+    """Raise ``OnnxImportError`` naming ``name`` where the scales don't fit a tensor of ``shape``."""
+    axis, count = calibration.axis, calibration.scales.size
+    if axis >= 0 and (axis >= len(shape) or shape[axis] != count):
+        raise OnnxImportError(
+            f"{name}: {count} scales along axis {axis} don't fit a tensor of shape {list(shape)}"
+        )
+
+
 def declare(proto: onnx.ModelProto) -> None:
     """Make ``proto`` complete for its calibration nodes: their domain, its version, the body."""
     nodes = [node for node in proto.graph.node if is_calibration(node)]
@@ -187,6 +197,17 @@ def declare(proto: onnx.ModelProto) -> None:
     known = {(item.domain, item.name) for item in proto.functions}
     if (DOMAIN, OP_TYPE) not in known:
         proto.functions.append(function())
+
+
+def hide(proto: onnx.ModelProto) -> None:
+    """Put Identity in place of calibration nodes: for tools that don't look into functions.
+
+    onnx infers no shape through the body, since it computes the sizes of the scales.
+    """
+    for node in proto.graph.node:
+        if is_calibration(node):
+            node.op_type, node.domain = "Identity", ""
+            del node.attribute[:]
 
 
 def apply(calibration: Calibration, x: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,10 @@ from onnx import helper, shape_inference
 
 from qtune.errors import OnnxImportError
 from qtune.hbir import hz_calibration
+from qtune.hbir.hz_calibration import Calibration
 from qtune.hbir.onnx_import import source as files
+from qtune.hbir.onnx_import.graph_view import constant_tensors
+from qtune.hbir.onnx_import.pairs import Pair, pairs
 from qtune.onnx_debug.calibrated import (
     ACTIVATION,
     WEIGHT,
@@ -20,7 +23,7 @@ from qtune.onnx_debug.calibrated import (
     OrdinaryNode,
     Port,
 )
-from qtune.onnx_debug.names import with_unique_names
+from qtune.onnx_debug.names import free_name
 
 
 def load_calibrated(source: files.Source | CalibratedModel) -> CalibratedModel:
@@ -32,25 +35,19 @@ def load_calibrated(source: files.Source | CalibratedModel) -> CalibratedModel:
     if isinstance(source, CalibratedModel):
         return source
     path = str(source) if isinstance(source, (str, Path)) else None
-    proto = with_unique_names(files.read_calibrated(source))
-    return _described(proto, path)
+    return _described(files.read_calibrated(source), path)
 
 
 def _described(proto: onnx.ModelProto, path: str | None) -> CalibratedModel:
-    constants = _constants(proto.graph)
-    users = _users(proto.graph)
-    calibrations: dict[str, CalibrationNode] = {}
-    by_output: dict[str, str] = {}
-    for node in proto.graph.node:
-        if hz_calibration.is_calibration(node):
-            item = _calibration(node, constants, users)
-            calibrations[item.name] = item
-            by_output[item.output] = item.name
+    graph = proto.graph
+    calibrations = _calibrations(graph)
     if not calibrations:
         raise OnnxImportError(
             f"{path or 'the model'} has no calibration node (HzCalibration, or QuantizeLinear with "
             "DequantizeLinear); make a calibrated model with qtune.onnx_debug.build_model"
         )
+    by_output = {item.output: item.name for item in calibrations}
+    inside = {name for item in calibrations for node in item.nodes for name in node.output}
     nodes = tuple(
         OrdinaryNode(
             node.name,
@@ -59,22 +56,45 @@ def _described(proto: onnx.ModelProto, path: str | None) -> CalibratedModel:
             tuple(node.output),
             tuple(by_output[name] for name in dict.fromkeys(node.input) if name in by_output),
         )
-        for node in proto.graph.node
-        if not hz_calibration.is_calibration(node)
+        for node in graph.node
+        if node.op_type != "Constant" and inside.isdisjoint(node.output)
     )
-    graph = proto.graph
     return CalibratedModel(
         proto,
         nodes,
-        calibrations,
-        tuple(_port(info) for info in graph.input if info.name not in constants),
-        tuple(_port(info) for info in graph.output),
+        {item.name: item for item in calibrations},
+        tuple(port_of(info) for info in graph.input),
+        tuple(port_of(info) for info in graph.output),
         path,
     )
 
 
+def _calibrations(graph: onnx.GraphProto) -> list[CalibrationNode]:
+    """All calibration nodes in graph order. Raises one error for all that make no sense."""
+    constants = set(constant_tensors(graph))
+    users = _users(graph)
+    standard = {pair.output: pair for pair in pairs(graph)}
+    taken = {node.name for node in graph.node}
+    found: list[CalibrationNode] = []
+    problems: list[str] = []
+    for node in graph.node:
+        try:
+            if hz_calibration.is_calibration(node):
+                found.append(_calibration(node, constants, users))
+            elif node.output and node.output[0] in standard:
+                name = _free(standard[node.output[0]], constants, taken)
+                taken.add(name)
+                found.append(_from_pair(name, standard[node.output[0]], constants, users))
+        except OnnxImportError as error:
+            problems.append(str(error))
+    if problems:
+        lines = "".join(f"\n  - {line}" for line in problems)
+        raise OnnxImportError(f"{len(problems)} calibration node(s) can't be taken:{lines}")
+    return found
+
+
 def _calibration(
-    node: onnx.NodeProto, constants: frozenset[str], users: Mapping[str, tuple[str, ...]]
+    node: onnx.NodeProto, constants: Collection[str], users: Mapping[str, tuple[str, ...]]
 ) -> CalibrationNode:
     held = hz_calibration.calibration_of(node)
     source, output = node.input[0], node.output[0]
@@ -92,9 +112,34 @@ def _calibration(
     )
 
 
-def _constants(graph: onnx.GraphProto) -> frozenset[str]:
-    made = (name for node in graph.node if node.op_type == "Constant" for name in node.output)
-    return frozenset((*(tensor.name for tensor in graph.initializer), *made))
+def _from_pair(
+    name: str, pair: Pair, constants: Collection[str], users: Mapping[str, tuple[str, ...]]
+) -> CalibrationNode:
+    """Standard nodes as a calibration node; the threshold is ``scale * 2**(bits-1)``."""
+    thresholds = (pair.scales * np.float32(1 << (pair.bits - 1))).astype(np.float32)
+    hz_calibration.check(name, Calibration(pair.scales, thresholds, pair.bits, pair.axis))
+    nodes = (pair.dequantize,) if pair.quantize is None else (pair.quantize, pair.dequantize)
+    return CalibrationNode(
+        name=name,
+        kind=WEIGHT if pair.source in constants else ACTIVATION,
+        source=pair.source,
+        output=pair.output,
+        users=users.get(pair.output, ()),
+        nodes=nodes,
+        scales=pair.scales,
+        thresholds=thresholds,
+        bits=pair.bits,
+        axis=pair.axis,
+        is_stored=pair.quantize is None,
+    )
+
+
+def _free(pair: Pair, constants: Collection[str], taken: Collection[str]) -> str:
+    """``<tensor>_HzCalibration``; onnxruntime calls the codes of the weight w ``w_quantized``."""
+    tensor = pair.source
+    if pair.quantize is None:
+        tensor = tensor.removesuffix("_quantized")
+    return free_name(f"{tensor}{hz_calibration.SUFFIX}", taken)
 
 
 def _users(graph: onnx.GraphProto) -> Mapping[str, tuple[str, ...]]:
@@ -105,22 +150,23 @@ def _users(graph: onnx.GraphProto) -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(names) for name, names in found.items()}
 
 
-def _port(info: onnx.ValueInfoProto) -> Port:
+def port_of(info: onnx.ValueInfoProto) -> Port:
+    """An input or output as a value."""
     kind = info.type.tensor_type
     shape = None
     if kind.HasField("shape"):
-        shape = tuple(d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim)
+        shape = tuple(files.known_size(dim) for dim in kind.shape.dim)
     return Port(info.name, shape, np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
 
 
 def with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """``proto`` with the types and shapes of all tensors that onnx can tell."""
-    return shape_inference.infer_shapes(proto, data_prop=True)
-
-
-def constant_tensors(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Name and tensor of all constants, initializers and Constant nodes."""
-    yield from ((tensor.name, tensor) for tensor in proto.graph.initializer)
-    for node in proto.graph.node:
-        if node.op_type == "Constant":
-            yield from ((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    plain = onnx.ModelProto()
+    plain.CopyFrom(proto)
+    hz_calibration.hide(plain)
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    inferred = shape_inference.infer_shapes(plain, data_prop=True)
+    del result.graph.value_info[:]
+    result.graph.value_info.extend(inferred.graph.value_info)
+    return result

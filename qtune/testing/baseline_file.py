@@ -136,13 +136,22 @@ class BaselineFile:
 _RESTORE = "restore it from version control, or delete it and write it again with --qtune-update"
 
 
+_STEMS = (".py", ".toml")
+
+
 def baseline_path(source: Path) -> Path:
     """The file of baselines of a test file or gate file: ``__qtune__/<name>.json`` beside it.
 
     A text with doctests keeps its suffix: ``net.txt`` and ``net.py`` have files of their own.
     """
-    name = source.stem if source.suffix in (".py", ".toml") else source.name
+    name = source.stem if source.suffix in _STEMS else source.name
     return source.parent / FOLDER / f"{name}.json"
+
+
+def sources(path: Path) -> tuple[Path, ...]:
+    """The files that may own the baselines at ``path``: those whose ``baseline_path`` it is."""
+    beside = path.parent.parent / path.stem
+    return (beside, *(beside.with_name(path.stem + suffix) for suffix in _STEMS))
 
 
 def write(path: Path, changes: Changes) -> bool:

@@ -21,7 +21,13 @@ from qtune.profiler.kept_state import apart
 from qtune.profiler.observe import Model, Observation, float_twin, is_prepared, observe, run_model
 from qtune.profiler.undisturbed import same_randomness
 from qtune.report.progress import progress
+from qtune.testing.onnx_inputs import examples, ports_of
+from qtune.testing.onnx_model import OnnxModel
+from qtune.testing.onnx_observe import observe_onnx
 from qtune.testing.origin import origin_of
+
+AnyModel = Model | OnnxModel
+"""What is run: a model of any stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +45,30 @@ class Chunk:
         return value[: self.rows]
 
 
-def chunks(models: Sequence[Model | Program], inputs: Any) -> list[Chunk]:
+def chunks(models: Sequence[AnyModel | Program], inputs: Any) -> list[Chunk]:
     """The inputs in batches that fit.
 
-    HBIR modules and programs have the batch size of their export, but those whose batch is open.
-    Where all tensors of an item share another one, it is split, and the last part filled up with
-    copies of its last row.
+    HBIR modules, programs and ONNX models have a batch size of their own, but those whose batch is
+    open. Where all tensors of an item share another one, it is split, and the last part filled up
+    with copies of its last row. Models from ONNX take the inputs in all forms of
+    :func:`qtune.testing.onnx_inputs.examples`.
     """
     sizes = {size for m in models if not isinstance(m, nn.Module) and (size := _batch_of(m))}
     if len(sizes) > 1:
         raise ArgumentError(f"the modules were exported for different batch sizes: {sorted(sizes)}")
-    items = as_example_list(inputs, "inputs", ArgumentError)
+    items = as_example_list(examples(models, inputs), "inputs", ArgumentError)
     if not sizes:
         return [Chunk(item) for item in items]
     (size,) = sizes
     return [chunk for item in items for chunk in _split(item, size)]
 
 
-def _batch_of(module: HbirModule | Program) -> int | None:
-    if module[0].open_batch:
-        return None
-    first = {item.shape[0] for item in module[0].inputs if item.shape}
+def _batch_of(module: HbirModule | Program | OnnxModel) -> int | None:
+    if isinstance(module, OnnxModel):
+        shapes = [port.shape for port in module.inputs]
+    else:
+        shapes = [] if module[0].open_batch else [item.shape for item in module[0].inputs]
+    first = {shape[0] for shape in shapes if shape}
     return first.pop() if len(first) == 1 else None
 
 
@@ -86,17 +95,25 @@ def _part(leaf: Any, start: int, rows: int, size: int) -> Any:
     return torch.cat([part, part[-1:].expand(size - rows, *part.shape[1:])])
 
 
-def outputs_of(model: Model, parts: Sequence[Chunk]) -> dict[str, Tensor]:
+def outputs_of(model: AnyModel, parts: Sequence[Chunk]) -> dict[str, Tensor]:
     """Output tensors by name, the chunks joined along the first axis (scalars: stacked)."""
     found: dict[str, list[Tensor]] = {}
     for index, part in enumerate(progress(parts, "run", unit="batch")):
         with _evaluating(model), naming(f"batch {index} of inputs", part.inputs):
-            collect(_apart(model, run_model(model, part.inputs)), part, found)
+            collect(_outputs(model, part.inputs), part, found)
     return joined(found)
 
 
-def _apart(model: Model, outputs: Any) -> Any:
-    return apart(model, outputs) if isinstance(model, nn.Module) else outputs
+def _outputs(model: AnyModel, inputs: Inputs) -> Any:
+    """The outputs; those of a model from ONNX by their names."""
+    if isinstance(model, OnnxModel):
+        return model.run_inputs(inputs)
+    outputs = run_model(model, inputs)
+    if isinstance(model, nn.Module):
+        return apart(model, outputs)
+    if ports_of(model):
+        return dict(zip((item.name for item in model[0].outputs), outputs, strict=True))
+    return outputs
 
 
 def collect(outputs: Any, part: Chunk, into: dict[str, list[Tensor]]) -> None:
@@ -114,8 +131,11 @@ def joined(found: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def observations(model: Model, parts: Sequence[Chunk]) -> Iterator[Observation]:
+def observations(model: AnyModel, parts: Sequence[Chunk]) -> Iterator[Observation]:
     """One observation per chunk."""
+    if isinstance(model, OnnxModel):
+        yield from observe_onnx(model, [part.inputs for part in parts])
+        return
     if isinstance(model, nn.Module) and not is_prepared(model):
         with _evaluating(model):
             model = float_twin(model, parts[0].inputs)
@@ -126,7 +146,7 @@ def observations(model: Model, parts: Sequence[Chunk]) -> Iterator[Observation]:
 
 
 @contextmanager
-def comparing(*models: Model) -> Iterator[None]:
+def comparing(*models: AnyModel) -> Iterator[None]:
     """What holds while an assertion runs models.
 
     The march is the one that a model was made for, if any says so; whatever is prepared on the way
@@ -137,7 +157,7 @@ def comparing(*models: Model) -> Iterator[None]:
         yield
 
 
-def _march_of(model: Model) -> str:
+def _march_of(model: AnyModel) -> str:
     """The march in the model itself, or that of the stages it comes from."""
     own = getattr(model, "march", "")  # a float model may have a layer of that name
     named = own if isinstance(own, str) else ""
@@ -145,7 +165,7 @@ def _march_of(model: Model) -> str:
 
 
 @contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
+def _evaluating(model: AnyModel) -> Iterator[None]:
     """Eval mode for a torch model; flags, buffers and random state restored after.
 
     So every batch starts from the same numbers, in whichever model it runs.
@@ -155,7 +175,7 @@ def _evaluating(model: Model) -> Iterator[None]:
     try:
         for module in modules:
             module.training = False
-        with same_randomness(model):
+        with same_randomness(*([] if isinstance(model, OnnxModel) else [model])):
             yield
     finally:
         for module, flag in zip(modules, flags, strict=True):

@@ -84,6 +84,36 @@ def test_entries_of_a_skipped_test_are_listed_and_kept(stored: Workflow) -> None
     assert stored.stored() == {HEAD: 31.25}
 
 
+GONE = f"qtune: unused baseline {HEAD} in __qtune__/test_net.json: there is no such test file; *"
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_entries_of_a_renamed_file_are_listed_in_a_full_run_and_kept(
+    stored: Workflow, workers: str
+) -> None:
+    (stored.pytester.path / "test_net.py").unlink()
+    stored.test("def test_other(): pass\n", name="test_tail.py")
+    result = stored.run(workers, "--qtune-update=all")
+    result.stdout.fnmatch_lines([GONE])
+    assert result.ret == pytest.ExitCode.OK
+    assert stored.stored() == {HEAD: 31.25}
+    assert stored.statuses(workers) == {HEAD: "unused"}
+    for args in (("test_tail.py",), ("-k", "other"), ("test_tail.py::test_other",)):
+        stored.run(workers, *args).stdout.no_fnmatch_line(GONE)
+
+
+def test_a_mistyped_word_is_a_pattern_that_fits_nothing_and_says_so(stored: Workflow) -> None:
+    said = "qtune: --qtune-update=nwe: no baseline that a test asked for fits; did you mean new?"
+    for args in ((), ("-q",)):
+        assert said in stored.run("--qtune-update=nwe", *args).outlines
+
+
+def test_a_quiet_run_says_what_it_wrote(flow: Workflow) -> None:
+    flow.measures(31.25)
+    lines = flow.run("-q", "--qtune-update").outlines
+    assert "qtune: baselines written to __qtune__/test_net.json: 1 created" in lines
+
+
 @pytest.mark.parametrize("value", ["true", "1", "yes"])
 def test_an_update_is_refused_in_ci(
     flow: Workflow, monkeypatch: pytest.MonkeyPatch, value: str

@@ -12,11 +12,12 @@ from onnx import shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from qtune.errors import OnnxImportError
+from qtune.hbir import hz_calibration
 from qtune.hbir.infer import SMALL
+from qtune.hbir.onnx_import.pairs import QUANTIZERS
 
 Array = np.ndarray[Any, Any]
 
-_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
 
 
@@ -37,6 +38,7 @@ def fold(model: ir.Model) -> None:
 def _infer(model: ir.Model) -> None:
     """Types and shapes by onnx's inference with data propagation; big tensors go by type only."""
     proto = ir.to_proto(model)
+    hz_calibration.hide(proto)
     for tensor in list(proto.graph.initializer):
         if np.prod(tensor.dims, dtype=np.int64) > SMALL:
             info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -55,7 +57,7 @@ def _infer(model: ir.Model) -> None:
 
 
 def _is_foldable(node: ir.Node) -> bool:
-    if node.op_type in _QUANTIZERS or node.op_type.startswith(_RANDOM):
+    if node.op_type in (*QUANTIZERS, hz_calibration.OP_TYPE) or node.op_type.startswith(_RANDOM):
         return False
     if node.op_type in ("Shape", "Size"):
         source = node.inputs[0]

@@ -10,35 +10,44 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from qtune.dtype import qint4, qint8, qint16
 from qtune.errors import OnnxImportError, RegistryError
 from qtune.ops.kernel import Attrs, Builder, Value
 
 Array = np.ndarray[Any, Any]
 
+WEIGHT_LIMITS = tuple((dtype.qmin, dtype.qmax) for dtype in (qint4, qint8, qint16))
+"""Smallest and largest code of the dtypes that a weight may have."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxWeight:
-    """Constant integers behind a DequantizeLinear: float32 values and the grid they lie on.
+    """A constant behind a DequantizeLinear or a calibration node: float32 values and their grid.
 
-    ``scale``: one per element of ``axis`` (-1: one for all); ``limits``: smallest, largest code.
+    ``scale``: one per element of ``axis`` (-1: one for all); ``limits``: smallest, largest code;
+    ``half_up``: how the grid rounds, else ties to even.
     """
 
     data: Array
     scale: Array
     axis: int
     limits: tuple[int, int]
+    half_up: bool = False
 
     def transposed(self) -> OnnxWeight:
         """The matrix with both axes exchanged."""
-        axis = self.axis if self.axis < 0 else 1 - self.axis
-        return OnnxWeight(self.data.T, self.scale, axis, self.limits)
+        return self.with_data(self.data.T, self.axis if self.axis < 0 else 1 - self.axis)
+
+    def with_data(self, data: Array, axis: int) -> OnnxWeight:
+        """The same grid with its elements elsewhere."""
+        return replace(self, data=data, axis=axis)
 
     def emit(self, b: Builder) -> Value:
         """The values behind a FakeQuant that gives the same codes again."""
@@ -46,7 +55,8 @@ class OnnxWeight:
         shape = () if self.axis < 0 else (*[1] * self.axis, -1, *rest)
         operands = [b.constant(self.data, "weight"), b.constant(self.scale.reshape(shape), "scale")]
         attrs = {"axis": self.axis, "qmin": self.limits[0], "qmax": self.limits[1]}
-        return b.add("FakeQuantHalfEven", operands, attrs, domain="qtune")
+        op_type = "FakeQuant" if self.half_up else "FakeQuantHalfEven"
+        return b.add(op_type, operands, attrs, domain="qtune")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +104,9 @@ class OnnxNode:
         return OnnxImportError(f"{self.name}: {self.op_type}: {reason}")
 
     def check_weight(self) -> None:
-        """Refuse a quantized weight (input 1) that is not symmetric int8."""
+        """Refuse a quantized weight (input 1) with a zero point."""
         weight = self.weights[1] if len(self.weights) > 1 else None
-        if weight is not None and weight.limits != (-128, 127):
+        if weight is not None and weight.limits not in WEIGHT_LIMITS:
             low, high = weight.limits
             raise self.refusal(
                 f"its weight has a zero point (codes {low} .. {high}); quantize weights as "

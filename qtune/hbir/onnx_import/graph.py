@@ -1,4 +1,4 @@
-"""The walk over an imported graph: quantize and dequantize pairs become FakeQuant nodes."""
+"""The walk over an imported graph: quantize nodes of any form become FakeQuant nodes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ from qtune.hbir.builder import (
     mark_codes,
     mark_result,
 )
+from qtune.hbir.onnx_import.calibrations import (
+    calibration,
+    early_grids,
+    is_calibration,
+    moved_weight,
+    moves_weight,
+    weight_of,
+)
 from qtune.hbir.onnx_import.form import OnnxNode, OnnxWeight, emit, rewrites
 from qtune.hbir.onnx_import.grids import (
     Codes,
@@ -33,6 +41,8 @@ from qtune.hbir.onnx_import.grids import (
     same_grid,
 )
 from qtune.hbir.onnx_import.groups import group_names
+from qtune.ops.quant.codes import range_dtype
+from qtune.ops.quant.fake_quant import emit_fake_quant
 from qtune.ops.registry import kernel, kernel_owners
 
 Array = np.ndarray[Any, Any]
@@ -74,6 +84,8 @@ class Walk:
         self._env: dict[ir.Value, Any] = {}
         self._pairs: dict[tuple[ir.Value, bytes, int, int], ir.Value] = {}
         self._taken = set(self._names.values())
+        self._early = early_grids(source.graph)
+        self._failed: set[ir.Node | None] = set()
 
     def run(self) -> None:
         """Copy inputs, nodes and outputs."""
@@ -95,17 +107,57 @@ class Walk:
         try:
             results = self._results(node)
         except (OnnxImportError, HbirError) as error:
-            self.problems.append(str(error))
+            self._note_problem(node, str(error))
             results = [_stand_in(self.builder, value) for value in node.outputs]
         for value, result in zip(node.outputs, results, strict=False):
             self._env[value] = result
+
+    def _note_problem(self, node: ir.Node, problem: str) -> None:
+        """One line per pair: the DequantizeLinear has the form of its QuantizeLinear."""
+        source = node.inputs[0] if node.inputs else None
+        maker = None if source is None else source.producer()
+        if node.op_type != "DequantizeLinear" or maker not in self._failed:
+            self.problems.append(problem)
+        self._failed.add(node)
 
     def _results(self, node: ir.Node) -> list[Any]:
         if node.op_type == "QuantizeLinear":
             return [self._quantize(node)]
         if node.op_type == "DequantizeLinear":
             return [self._dequantize(node)]
+        if is_calibration(node):
+            return [self._calibration(node)]
         return self._operator(node)
+
+    def _calibration(self, node: ir.Node) -> Any:
+        source = node.inputs[0]
+        if source is None:
+            raise OnnxImportError(f"{node.name}: {node.op_type} has no input")
+        item = self._item(source)
+        if isinstance(item, _Constant):
+            return weight_of(node, item.data)
+        return self._calibrated(node, source)
+
+    def _calibrated(self, node: ir.Node, source: ir.Value) -> ir.Value:
+        """``source`` on the grid of a calibration node; one FakeQuant for each grid."""
+        held = calibration(node)
+        if held.axis >= 0:
+            raise OnnxImportError(
+                f"{node.name}: an activation has {held.scales.size} scales; the BPU takes one per "
+                "tensor"
+            )
+        key = (source, held.scales.tobytes(), held.qmin, held.qmax)
+        if key not in self._pairs:
+            dtype = range_dtype({"qmin": held.qmin, "qmax": held.qmax})
+            name = self._result_name(source, source.producer())
+            with self.builder.emitting_for(name, name):
+                operand = self._float(source, "x")
+                value = emit_fake_quant(self.builder, operand, held.scales, dtype)
+            value.shape, value.type = source.shape, source.type
+            mark_codes(value, dtype.name, float(held.scales[0]))
+            mark_result(value, name, name)
+            self._pairs[key] = value
+        return self._pairs[key]
 
     def _quantize(self, node: ir.Node) -> Any:
         grid = grid_of(node, self._constant_data)
@@ -172,6 +224,11 @@ class Walk:
 
     def _operator(self, node: ir.Node) -> list[Any]:
         name = self._names[node]
+        if moves_weight(node) and node.inputs[0] is not None:
+            items = [None if value is None else self._item(value) for value in node.inputs]
+            if isinstance(items[0], OnnxWeight):
+                constants = [i.data if isinstance(i, _Constant) else None for i in items]
+                return [moved_weight(node, items[0], constants)]
         call = self._call(node, name)
         rewrite = rewrites().get(node.op_type)
         if rewrite is None and kernel("", node.op_type) is None:
@@ -196,10 +253,7 @@ class Walk:
             name,
             node.op_type,
             node_attributes(node),
-            tuple(
-                None if value is None else self._float(value, f"input{i}")
-                for i, value in enumerate(node.inputs)
-            ),
+            tuple(self._operand(node, i) for i in range(len(node.inputs))),
             tuple(item.data if isinstance(item, _Constant) else None for item in items),
             tuple(_shape(value) for value in node.inputs),
             tuple(None if v is None else str(_element(v).numpy()) for v in node.inputs),
@@ -207,6 +261,14 @@ class Walk:
             count,
             tuple(item if isinstance(item, OnnxWeight) else None for item in items),
         )
+
+    def _operand(self, node: ir.Node, index: int) -> ir.Value | None:
+        value = node.inputs[index]
+        if value is None:
+            return None
+        if index == 0 and node in self._early:
+            return self._calibrated(self._early[node], value)
+        return self._float(value, f"input{index}")
 
     def _note_facts(self, node: ir.Node, call: OnnxNode, before: int) -> None:
         made = list(self.builder.graph)[before:]
@@ -226,8 +288,11 @@ class Walk:
             return
 
     def _is_quantized_next(self, node: ir.Node) -> bool:
-        users = [user for user, _ in node.outputs[0].uses()]
-        return any(user.op_type == "QuantizeLinear" for user in users)
+        users = [user for user, index in node.outputs[0].uses() if index == 0]
+        return any(
+            user.op_type == "QuantizeLinear" or is_calibration(user) or user in self._early
+            for user in users
+        )
 
     def _item(self, value: ir.Value) -> Any:
         if value not in self._env:

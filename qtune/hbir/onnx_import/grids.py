@@ -17,10 +17,14 @@ import onnx_ir as ir
 from qtune.dtype import QuantDType, qint8, qint16
 from qtune.errors import OnnxImportError
 from qtune.hbir.attributes import node_attributes
+from qtune.hbir.onnx_import.form import WEIGHT_LIMITS
 
 Array = np.ndarray[Any, Any]
 
-_RANGES = {np.dtype(np.int8): (-128, 127), np.dtype(np.uint8): (0, 255)}
+_RANGES = {
+    np.dtype(kind): (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+    for kind in (np.int8, np.uint8, np.int16, np.uint16)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +76,19 @@ def grid_of(node: ir.Node, data_of: Callable[[ir.Value], Array | None]) -> Grid:
         return Grid(scale.reshape(-1), 0, _axis(node, attrs, scale), -(2**31), 2**31 - 1)
     if element not in _RANGES:
         raise OnnxImportError(
-            f"{node.name}: {element} codes have no form here; activations may be int8 or uint8, "
-            "weights int8, biases int32 without zero point"
+            f"{node.name}: {element} codes have no form here; activations may be int8, uint8, int16 "
+            "or uint16, weights int8 or int16, biases int32 without zero point"
         )
     zeros = np.zeros(1, np.int64) if zero is None else zero.astype(np.int64).reshape(-1)
     if (zeros != zeros[0]).any():
         raise OnnxImportError(f"{node.name}: channels with different zero points have no form here")
     low, high = _RANGES[element]
     point = int(zeros[0])
+    if low - point < qint16.qmin or high - point > qint16.qmax:
+        raise OnnxImportError(
+            f"{node.name}: {element} codes with zero point {point} don't fit in 16 bits less it; "
+            "quantize 16-bit activations symmetrically (ActivationSymmetric of onnxruntime)"
+        )
     axis = _axis(node, attrs, scale)
     return Grid(scale.reshape(-1), point, axis, low - point, high - point)
 
@@ -117,11 +126,11 @@ def constant_of(data: Array, grid: Grid) -> Array:
 
 
 def is_weight_grid(grid: Grid) -> bool:
-    """Whether constants on this grid are weights: symmetric int8."""
-    return (grid.qmin, grid.qmax) == (qint8.qmin, qint8.qmax)
+    """Whether constants on this grid are weights: symmetric int8 or int16."""
+    return (grid.qmin, grid.qmax) in WEIGHT_LIMITS
 
 
 def codes_of(data: Array, grid: Grid) -> Array:
-    """What QuantizeLinear makes of float constants on a weight grid: int8, ties to even."""
+    """What QuantizeLinear makes of float constants on a weight grid: ties to even, with zero point."""
     scale = grid.scale.reshape(()) if grid.axis < 0 else grid.along(data.ndim)
-    return np.clip(np.rint(data / scale), grid.qmin, grid.qmax).astype(np.int8)
+    return np.clip(np.rint(data / scale), grid.qmin, grid.qmax).astype(np.int64) + grid.zero_point

@@ -16,6 +16,9 @@ from qtune.hbir.onnx_import import source as files
 from qtune.hbir.onnx_import.fold import fold
 from qtune.hbir.onnx_import.form import rewrites
 from qtune.hbir.onnx_import.graph import Walk
+from qtune.hbir.onnx_import.names import with_unique_names
+from qtune.hbir.onnx_import.opset import at_our_opset
+from qtune.hbir.onnx_import.pairs import unified
 from qtune.hbir.verify import verify
 from qtune.ops.registry import kernels
 
@@ -40,7 +43,9 @@ def import_onnx(
 
     Raises ``OnnxImportError`` with one line for every operator or form that has no place here.
     """
-    proto = files.inlined(files.at_our_opset(files.read(source)), own_operators())
+    proto = files.read(source)
+    proto = unified(with_unique_names(at_our_opset(proto)))
+    proto = files.inlined(proto, own_operators())
     given = files.open_sizes(proto)
     shapes = _shapes(given, input_shapes or {})
     label = name or proto.graph.name or "forward"

@@ -9,24 +9,29 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import checker, defs, helper, inliner, version_converter
+from onnx import checker, helper, inliner
 
 from qtune.errors import OnnxImportError
 from qtune.hbir import hz_calibration
 from qtune.hbir.builder import META_STAGE
-from qtune.hbir.domain import IR_VERSION, OPSET
+from qtune.hbir.domain import DOMAIN
+from qtune.hbir.onnx_import.names import with_unique_names
+from qtune.hbir.onnx_import.opset import at_our_opset
+from qtune.hbir.onnx_import.pairs import QUANTIZERS, unified
 
 Source = str | Path | bytes | onnx.ModelProto
 Shapes = Mapping[str, Sequence[int]]
 
-_STANDARD = ("", "ai.onnx")
-
-
 def read(source: Source) -> onnx.ModelProto:
-    """The model of a path, of bytes, or a copy of a ``ModelProto``; checked by onnx."""
+    """The model of a path, of bytes, or a copy of a ``ModelProto``, with unique names of nodes.
+
+    Checked by onnx. Calibration nodes have our domain and quantize nodes of onnxruntime's domain
+    the standard one, whose operators they are; nothing else differs.
+    """
     where = str(source) if isinstance(source, (str, Path)) else "the ONNX model"
     try:
         proto = _read(source)
+        _name_known_domains(proto)
         checker.check_model(proto)
     except OSError as error:
         raise OnnxImportError(f"{where} can't be read: {error.strerror or error}") from None
@@ -39,24 +44,38 @@ def read(source: Source) -> onnx.ModelProto:
             f"{where} is a module of qtune, not of another tool; open the .bc file that it was "
             "saved as"
         )
-    return proto
+    return with_unique_names(proto)
 
 
 def read_calibrated(source: Source) -> onnx.ModelProto:
-    """A model with calibration nodes, checked, in the opset that HBIR uses; ``source`` stays."""
-    where = str(source) if isinstance(source, (str, Path)) else "the ONNX model"
-    try:
-        proto = _read(source)
-    except OSError as error:
-        raise OnnxImportError(f"{where} can't be read: {error.strerror or error}") from None
-    except (DecodeError, UnicodeDecodeError):
-        raise OnnxImportError(f"{where} is no ONNX file or is cut off") from None
+    """A model with calibration nodes, checked, in the opset that HBIR uses; ``source`` stays.
+
+    Nodes and tensors keep their names. Functions of the model's own are replaced by their bodies;
+    operators of other domains stay. Pairs of quantize nodes are as :func:`unified` says.
+    """
+    proto = read(source)
+    kept = [f for f in proto.functions if f.name == hz_calibration.OP_TYPE]
+    if len(kept) < len(proto.functions):
+        own = [(DOMAIN, hz_calibration.OP_TYPE)]
+        proto = inliner.inline_selected_functions(proto, own, exclude=True)
+    proto = at_our_opset(proto, foreign=True)
     hz_calibration.declare(proto)
-    try:
-        checker.check_model(proto)
-    except checker.ValidationError as error:
-        raise OnnxImportError(f"{where} is no valid ONNX model: {error}") from None
-    return proto
+    _take_initializers_from_inputs(proto)
+    return with_unique_names(unified(proto))
+
+
+def _take_initializers_from_inputs(proto: onnx.ModelProto) -> None:
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [info for info in proto.graph.input if info.name not in constants]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+
+
+def _name_known_domains(proto: onnx.ModelProto) -> None:
+    for node in proto.graph.node:
+        if node.op_type in QUANTIZERS and node.domain == "com.microsoft":
+            node.domain = ""
+    hz_calibration.declare(proto)
 
 
 def _read(source: Source) -> onnx.ModelProto:
@@ -69,69 +88,13 @@ def _read(source: Source) -> onnx.ModelProto:
     return onnx.load(str(source))
 
 
-def at_our_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """``proto`` in the opset that HBIR uses; refuses operators of other domains by name."""
-    local = {(function.domain, function.name) for function in proto.functions}
-    foreign = sorted(
-        {
-            f"{node.domain}::{node.op_type}"
-            for node in proto.graph.node
-            if node.domain not in _STANDARD and (node.domain, node.op_type) not in local
-        }
-    )
-    if foreign:
-        raise OnnxImportError(
-            f"operators of other domains have no form here: {', '.join(foreign)}. Export the model "
-            "with standard ONNX operators only"
-        )
-    version = next((o.version for o in proto.opset_import if o.domain in _STANDARD), OPSET)
-    if version < OPSET:
-        return _converted(proto, version)
-    if version > OPSET:
-        _check_newer(proto, version)
-        for entry in proto.opset_import:
-            if entry.domain in _STANDARD:
-                entry.version = OPSET
-    proto.ir_version = min(proto.ir_version, IR_VERSION)
-    return proto
-
-
-def _converted(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    try:
-        return version_converter.convert_version(proto, OPSET)
-    except Exception as error:  # the converter raises whatever its C++ part throws
-        raise OnnxImportError(
-            f"the model is of opset {version} and can't be brought to opset {OPSET}: {error}. "
-            f"Export it with opset {OPSET}"
-        ) from None
-
-
-def _check_newer(proto: onnx.ModelProto, version: int) -> None:
-    """A newer opset is taken where its nodes have a form that they could have in ours."""
-    changed = sorted({n.op_type for n in proto.graph.node if not _is_old_form(n, version)})
-    if changed:
-        raise OnnxImportError(
-            f"opset {version} defines {', '.join(changed)} otherwise than opset {OPSET}; export "
-            f"the model with opset {OPSET}"
-        )
-
-
-def _is_old_form(node: onnx.NodeProto, version: int) -> bool:
-    if not (defs.has(node.op_type) and defs.has(node.op_type, OPSET)):
-        return False
-    new, old = (defs.get_schema(node.op_type, v, "") for v in (version, OPSET))
-    inputs = [item.name for item in old.inputs]
-    same_inputs = [item.name for item in new.inputs][: len(inputs)] == inputs
-    fits = len(node.input) <= old.max_input and len(node.output) <= old.max_output
-    return same_inputs and fits and {item.name for item in node.attribute} <= set(old.attributes)
-
-
 def inlined(proto: onnx.ModelProto, keep: Collection[str]) -> onnx.ModelProto:
     """``proto`` with functions replaced by their bodies, but for the standard operators ``keep``.
 
     Functions are the model's own and those that the ONNX standard defines by other operators.
     """
     ids = [("", name) for name in sorted(keep)]
+    ids.append((DOMAIN, hz_calibration.OP_TYPE))
     _declare_initializers(proto)
     return inliner.inline_selected_functions(proto, ids, exclude=True, inline_schema_functions=True)
 
@@ -158,10 +121,13 @@ def open_sizes(proto: onnx.ModelProto) -> dict[str, list[int | None]]:
             raise OnnxImportError(
                 f"input {info.name!r} is no tensor of known rank; only tensors are taken"
             )
-        found[info.name] = [
-            dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim
-        ]
+        found[info.name] = [known_size(dim) for dim in kind.shape.dim]
     return found
+
+
+def known_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
+    """The size of a dimension; ``None`` for a free one, which some tools write as -1."""
+    return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
 
 
 def with_sizes(proto: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:

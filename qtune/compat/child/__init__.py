@@ -1,0 +1,1 @@
+"""The folder that child processes have in PYTHONPATH; its ``sitecustomize`` installs the aliases."""

@@ -1,0 +1,137 @@
+"""Run a script or a module with the toolchain's names, as plain ``python`` would."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from qtune.compat.install import CHOICES, install
+from qtune.errors import ArgumentError
+
+_MAIN = "__main__"
+_CANNOT_OPEN, _FAILED, _INTERRUPTED = 2, 1, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m qtune.compat``: run what the arguments say; return the exit status of a failure.
+
+    Ends like plain python: ``SystemExit`` goes through, another exception is printed with the
+    script's own frames and gives 1. Nothing is taken back: the process is about to end, and its
+    threads and exit handlers still need the names.
+    """
+    try:
+        _execute(_read(argv), ExitStack())
+    except SystemExit:
+        raise
+    except ArgumentError as error:
+        sys.stderr.write(f"{error}\n")
+        return _CANNOT_OPEN
+    except BaseException as error:
+        shown = error.with_traceback(_of_the_script(error.__traceback__))
+        sys.excepthook(type(shown), shown, shown.__traceback__)
+        return _end(error)
+    return 0
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run a script inside of this process; everything is as before when it is over.
+
+    ``argv``: as behind ``python -m qtune.compat``, so ``["script.py", "--epochs", "1"]`` or
+    ``["-m", "package.module"]``. What the script raises, ``SystemExit`` too, goes through.
+    """
+    with ExitStack() as stack:
+        _execute(_read(argv), stack)
+
+
+def _read(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m qtune.compat",
+        usage="%(prog)s [-h] [--prefer {qtune,installed}] (SCRIPT | -m MODULE) [ARGS ...]",
+        description="Run a script of the toolchain unchanged, on qtune.",
+    )
+    parser.add_argument(
+        "--prefer",
+        choices=CHOICES,
+        help="who wins where the real toolchain is installed (default: qtune, with a log line)",
+    )
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module and its ARGS")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="a file and its ARGS")
+    args = parser.parse_args(argv)
+    if not (args.module or args.script):
+        parser.error("give a SCRIPT, or -m MODULE")
+    return args
+
+
+def _execute(args: argparse.Namespace, stack: ExitStack) -> None:
+    stack.enter_context(install(args.prefer))
+    if args.module:
+        stack.enter_context(_process(args.module, str(Path.cwd())))
+        runpy.run_module(args.module[0], run_name=_MAIN, alter_sys=True)
+        return
+    path = Path(args.script[0]).absolute()
+    if path.is_dir():
+        stack.enter_context(_process(args.script, str(path)))
+        runpy.run_path(str(path), run_name=_MAIN)
+        return
+    code = _code(path)
+    stack.enter_context(_process(args.script, str(path.parent)))
+    exec(code, vars(stack.enter_context(_main_module(path))))
+
+
+def _code(path: Path) -> CodeType:
+    try:
+        with io.open_code(str(path)) as file:
+            source = file.read()
+    except OSError as error:
+        raise ArgumentError(f"qtune.compat: can't open file {str(path)!r}: {error}") from None
+    return compile(source, str(path), "exec")
+
+
+@contextmanager
+def _process(argv: Sequence[str], folder: str) -> Iterator[None]:
+    """``sys.argv`` and the first entry of ``sys.path`` as the script expects them."""
+    before = sys.argv, list(sys.path)
+    sys.argv = list(argv)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+@contextmanager
+def _main_module(path: Path) -> Iterator[ModuleType]:
+    """The module that the script's code fills, found by pickle and by child processes."""
+    module, before = ModuleType(_MAIN), sys.modules[_MAIN]
+    module.__dict__.update(__file__=str(path), __builtins__=__builtins__, __spec__=None)
+    sys.modules[_MAIN] = module
+    try:
+        yield module
+    finally:
+        sys.modules[_MAIN] = before
+
+
+def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
+    """The frames behind those that started the script; none for an error in its syntax."""
+    ours = (str(Path(__file__)), runpy.__file__, "<frozen runpy>")
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in ours:
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _end(error: BaseException) -> int:
+    """The exit status; an interrupted process ends by the signal, as its shell expects."""
+    if not isinstance(error, KeyboardInterrupt):
+        return _FAILED
+    sys.stdout.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+    return _INTERRUPTED

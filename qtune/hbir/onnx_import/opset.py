@@ -1,0 +1,152 @@
+"""Any opset brought to ours, names of nodes and tensors kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx
+from onnx import defs, version_converter
+
+from qtune.errors import OnnxImportError
+from qtune.hbir.domain import IR_VERSION, OPSET
+from qtune.hbir.onnx_import.pairs import QUANTIZERS
+
+STANDARD = ("", "ai.onnx")
+OLDEST = 7
+"""The oldest opset that onnx's converter takes."""
+
+
+def at_our_opset(proto: onnx.ModelProto, *, foreign: bool = False) -> onnx.ModelProto:
+    """``proto`` in the opset that HBIR uses.
+
+    Calibration nodes stay as they are. Operators of other domains are refused by name, or stay
+    too where ``foreign``.
+    """
+    _name_standard_domain(proto)
+    if not foreign:
+        _refuse_foreign(proto)
+    version = version_of(proto)
+    if version < OPSET:
+        return _converted(proto, version)
+    if version > OPSET:
+        _check_newer(proto, version)
+        for entry in proto.opset_import:
+            if not entry.domain:
+                entry.version = OPSET
+    proto.ir_version = min(proto.ir_version, IR_VERSION)
+    return proto
+
+
+def version_of(proto: onnx.ModelProto) -> int:
+    """The opset of the standard operators of ``proto``."""
+    return next((o.version for o in proto.opset_import if o.domain in STANDARD), OPSET)
+
+
+def _name_standard_domain(proto: onnx.ModelProto) -> None:
+    """``ai.onnx`` is another name of the standard domain, which onnx's converter does not know."""
+    for item in (*proto.opset_import, *proto.graph.node):
+        if item.domain == STANDARD[1]:
+            item.domain = ""
+
+
+def _refuse_foreign(proto: onnx.ModelProto) -> None:
+    local = {(function.domain, function.name) for function in proto.functions}
+    nodes = [
+        node for node in proto.graph.node if node.domain and (node.domain, node.op_type) not in local
+    ]
+    if not nodes:
+        return
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        found.setdefault(f"{node.domain}::{node.op_type}", []).append(node.name or node.output[0])
+    listed = "; ".join(f"{kind} ({', '.join(names)})" for kind, names in sorted(found.items()))
+    raise OnnxImportError(
+        f"operators of other domains have no form here: {listed}. Export the model with standard "
+        "ONNX operators only"
+    )
+
+
+def _converted(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    if version < OLDEST:
+        raise OnnxImportError(
+            f"the model is of opset {version}; taken are opsets from {OLDEST} on. Export it with "
+            f"opset {OPSET}"
+        )
+    hidden = _hide(proto)
+    infos = {info.name for info in proto.graph.value_info}
+    try:
+        result = version_converter.convert_version(proto, OPSET)
+    except Exception as error:  # the converter raises whatever its C++ part throws
+        raise OnnxImportError(
+            f"the model is of opset {version} and can't be brought to opset {OPSET}: {error}. "
+            f"Export it with opset {OPSET}"
+        ) from None
+    _show(result, hidden, infos)
+    _take_over(result, proto)
+    return result
+
+
+def _hide(proto: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
+    """Put Identity in place of nodes that the converter does not know; what they were, by output.
+
+    The converter only looks at an operator's name to find what has to change. It knows quantize
+    nodes, but not every element type of theirs.
+    """
+    hidden: dict[str, onnx.NodeProto] = {}
+    for node in proto.graph.node:
+        if not node.domain and node.op_type not in QUANTIZERS:
+            continue
+        kept = onnx.NodeProto()
+        kept.CopyFrom(node)
+        hidden[node.output[0]] = kept
+        node.op_type, node.domain = "Identity", ""
+        del node.attribute[:]
+    return hidden
+
+
+def _show(
+    proto: onnx.ModelProto, hidden: dict[str, onnx.NodeProto], infos: Collection[str]
+) -> None:
+    for node in proto.graph.node:
+        kept = hidden.get(node.output[0]) if node.output else None
+        if kept is not None:
+            node.CopyFrom(kept)
+    # types that the converter inferred through hidden nodes are wrong
+    known = [info for info in proto.graph.value_info if info.name in infos]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(known)
+
+
+def _take_over(result: onnx.ModelProto, source: onnx.ModelProto) -> None:
+    """What the converter drops: other domains, functions and notes of the model."""
+    known = {entry.domain for entry in result.opset_import}
+    result.opset_import.extend(e for e in source.opset_import if e.domain not in (*known, ""))
+    if not result.functions:
+        result.functions.extend(source.functions)
+    if not result.metadata_props:
+        result.metadata_props.extend(source.metadata_props)
+    result.ir_version = IR_VERSION
+
+
+def _check_newer(proto: onnx.ModelProto, version: int) -> None:
+    """A newer opset is taken where its nodes have a form that they could have in ours."""
+    changed = sorted(
+        {f"{n.op_type} ({n.name})" for n in proto.graph.node if not _is_old_form(n, version)}
+    )
+    if changed:
+        raise OnnxImportError(
+            f"opset {version} defines {', '.join(changed)} otherwise than opset {OPSET}; export "
+            f"the model with opset {OPSET}"
+        )
+
+
+def _is_old_form(node: onnx.NodeProto, version: int) -> bool:
+    if node.domain:
+        return True
+    if not (defs.has(node.op_type) and defs.has(node.op_type, OPSET)):
+        return False
+    new, old = (defs.get_schema(node.op_type, v, "") for v in (version, OPSET))
+    inputs = [item.name for item in old.inputs]
+    same_inputs = [item.name for item in new.inputs][: len(inputs)] == inputs
+    fits = len(node.input) <= old.max_input and len(node.output) <= old.max_output
+    return same_inputs and fits and {item.name for item in node.attribute} <= set(old.attributes)

@@ -1,0 +1,120 @@
+"""The float run of an item, and what changes in it when some calibration nodes are on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from qtune.onnx_debug.calibrated import CalibrationNode
+from qtune.onnx_debug.plan import Segment
+from qtune.onnx_debug.switches import Sessions
+
+Array = np.ndarray[Any, Any]
+
+
+class FloatRun:
+    """An item with all calibration nodes off; of it the tensors at the cuts are kept.
+
+    The tensors within one segment, the last that was asked for, are kept too.
+    """
+
+    def __init__(
+        self, sessions: Sessions, segments: tuple[Segment, ...], feed: Mapping[str, Array]
+    ) -> None:
+        self.sessions = sessions
+        self._values = dict(feed)
+        self._within: tuple[Segment | None, dict[str, Array]] = (None, {})
+        for segment in segments:
+            part = segment.whole
+            given = {name: self.tensor(name) for name in part.inputs}
+            self._values |= sessions.run_plain(part, given)
+
+    def tensor(self, name: str) -> Array:
+        """A tensor at a cut or within the last segment; a calibration node passes its input on."""
+        root = self.sessions.wiring.root(name)
+        for known in (self._values, self._within[1]):
+            if root in known:
+                return known[root]
+        return self.sessions.float_form(name)
+
+    def open(self, segment: Segment) -> None:
+        """Make the tensors within ``segment`` known."""
+        if self._within[0] is segment:
+            return
+        self._within = (segment, {})
+        for atom in segment.atoms:
+            given = {name: self.tensor(name) for name in (*atom.inputs, *atom.weights)}
+            made = self.sessions.run_open(atom, given)
+            self._within[1].update(made)
+
+
+class Change:
+    """The same item with calibration nodes ``on`` (by name), segment after segment."""
+
+    def __init__(self, base: FloatRun, on: Mapping[str, CalibrationNode]) -> None:
+        self.base = base
+        self.on = on
+        self._values: dict[str, Array] = {}
+        self._changed: set[str] = set()
+
+    def tensor(self, name: str) -> Array:
+        """The tensor as it is now."""
+        if name in self._values:
+            return self._values[name]
+        wiring = self.base.sessions.wiring
+        item = wiring.by_output.get(name)
+        if item is None or item.is_stored:
+            return self.base.tensor(name)
+        before = self.tensor(item.source)
+        if item.name not in self.on:
+            if item.source in self._changed:
+                self._note(name, before)
+            return before
+        after = self.base.sessions.calibrate(self.on[item.name], before)
+        if item.source in self._changed or not _same(before, after):
+            self._note(name, after)
+        return after
+
+    def is_changed(self, name: str) -> bool:
+        """Whether a tensor that was asked for differs from the float run's."""
+        return name in self._changed
+
+    def run(self, segment: Segment, wanted: Collection[str] = ()) -> None:
+        """Go through ``segment``; ``wanted``: which of the tensors within it will be asked for."""
+        given = {name: self.tensor(name) for name in segment.whole.inputs}
+        is_inside = not segment.inside.isdisjoint(self.on)
+        if wanted:
+            self.base.open(segment)
+        if not is_inside and not any(map(self.is_changed, given)):
+            return
+        if is_inside or wanted:
+            self._run_atoms(segment, frozenset(wanted))
+        else:
+            self._note_changed(self.base.sessions.run_plain(segment.whole, given))
+
+    def forget(self, segment: Segment) -> None:
+        """Let go of what nobody reads behind ``segment``."""
+        self._values = {n: array for n, array in self._values.items() if n in segment.kept}
+
+    def _run_atoms(self, segment: Segment, wanted: frozenset[str]) -> None:
+        self.base.open(segment)
+        for atom in segment.atoms:
+            given = {name: self.tensor(name) for name in (*atom.inputs, *atom.weights)}
+            if any(map(self.is_changed, given)):
+                names = [n for n in atom.made if n in atom.outputs or n in wanted]
+                self._note_changed(self.base.sessions.run_open(atom, given, names))
+
+    def _note_changed(self, made: Mapping[str, Array]) -> None:
+        for name, array in made.items():
+            if not _same(array, self.base.tensor(name)):
+                self._note(name, array)
+
+    def _note(self, name: str, array: Array) -> None:
+        self._values[name] = array
+        self._changed.add(name)
+
+
+def _same(a: Array, b: Array) -> bool:
+    return a is b or (a.dtype == b.dtype and np.array_equal(a, b))

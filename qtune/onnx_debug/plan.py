@@ -1,0 +1,85 @@
+"""The segments of a model, cut where a run of its first item shows that little goes across."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qtune.onnx_debug.segments import Part, Wiring, cuts, work
+from qtune.onnx_debug.switches import Sessions
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A run of atoms.
+
+    ``whole``: all of it as one part. ``inside``: names of the calibration nodes of its weights and
+    of tensors that it makes itself, which only its atoms can run. ``kept``: tensors and outputs of
+    calibration nodes that are read behind it.
+    """
+
+    whole: Part
+    atoms: tuple[Part, ...]
+    inside: frozenset[str]
+    kept: frozenset[str]
+
+
+def segments(sessions: Sessions, feed: Mapping[str, Array]) -> tuple[Segment, ...]:
+    """Cut the model of ``sessions``; ``feed`` is the item that tells the sizes."""
+    wiring = sessions.wiring
+    atoms = [wiring.part(*bounds) for bounds in wiring.atoms()]
+    if not atoms:
+        return ()
+    starts = cuts(*_costs(sessions, atoms, feed))
+    groups = [atoms[i:j] for i, j in zip(starts, [*starts[1:], len(atoms)], strict=True)]
+    return tuple(_segment(wiring, group) for group in groups)
+
+
+def _segment(wiring: Wiring, atoms: list[Part]) -> Segment:
+    whole = wiring.part(atoms[0].first, atoms[-1].last)
+    inner = {item.name for name in whole.inner for item in wiring.chain(name)}
+    later = {name for names in wiring.reads[whole.last :] for name in names}
+    later.update(wiring.outputs)
+    later.update([item.source for name in later for item in wiring.chain(name)])
+    return Segment(
+        whole,
+        tuple(atoms),
+        frozenset(inner).union(wiring.by_output[name].name for name in whole.weights),
+        frozenset(later),
+    )
+
+
+def _costs(
+    sessions: Sessions, atoms: list[Part], feed: Mapping[str, Array]
+) -> tuple[list[int], list[int]]:
+    """Of each atom: its work, and the elements of the tensors that are alive before it."""
+    wiring = sessions.wiring
+    last = {wiring.root(n): i for i, names in enumerate(wiring.reads) for n in names}
+    values = dict(feed)
+    costs, crossing = [], []
+    for atom in atoms:
+        values = {name: array for name, array in values.items() if last.get(name, -1) >= atom.first}
+        crossing.append(sum(array.size for array in values.values()))
+        given = {name: _float(sessions, values, name) for name in (*atom.inputs, *atom.weights)}
+        values |= sessions.run_open(atom, given)
+        costs.append(
+            sum(
+                work(
+                    node,
+                    [_float(sessions, values, name) for name in node.input if name],
+                    [values[name] for name in node.output if name],
+                )
+                for node in wiring.nodes[atom.first : atom.last]
+            )
+        )
+    return costs, crossing
+
+
+def _float(sessions: Sessions, values: Mapping[str, Array], name: str) -> Array:
+    root = sessions.wiring.root(name)
+    return values[root] if root in values else sessions.float_form(name)
