@@ -1,4 +1,5 @@
-"""The fixture ``qtune_stages``: a model in all its stages, built once for all workers."""
+"""The fixtures ``qtune_stages`` and ``qtune_onnx_stages``: a model in all its stages, built once
+for all workers."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 from pytest_qtune import options, threads
 
 if TYPE_CHECKING:
+    from qtune.testing.onnx_stages import OnnxStages
     from qtune.testing.stages import Stages
 
 MARKED_MARCH = pytest.StashKey[str]()
@@ -34,6 +36,31 @@ def qtune_stages(
         threads.limit_torch(pytestconfig)
         rest.setdefault("store", cache.store(pytestconfig, tmp_path_factory))
         return Stages(factory, calibration, march=march or _march(pytestconfig), **rest)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def qtune_onnx_stages(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., OnnxStages]:
+    """Return ``build(model, calibration=None, *, march=None, ...) -> OnnxStages``.
+
+    ``model`` is the path of an ``.onnx`` file or a ``ModelProto``; ``calibration`` a folder, a
+    list, a dict, or a callable that gives one; none for a model that is calibrated already. All
+    arguments of ``qtune.testing.OnnxStages`` are accepted; march and cache are those of
+    ``qtune_stages``.
+    """
+
+    def build(
+        model: Any, calibration: Any = None, *, march: str | None = None, **rest: Any
+    ) -> OnnxStages:
+        from pytest_qtune import cache
+        from qtune.testing.onnx_stages import OnnxStages
+
+        threads.limit_torch(pytestconfig)
+        rest.setdefault("store", cache.store(pytestconfig, tmp_path_factory))
+        return OnnxStages(model, calibration, march=march or _march(pytestconfig), **rest)
 
     return build
 

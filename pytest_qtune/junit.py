@@ -76,6 +76,7 @@ def add_to_suite(config: pytest.Config, data: Mapping[str, Any], *, everywhere: 
     if everywhere:
         facts = {**data["totals"], **data["settings"]}
         pairs += [(f"qtune.{name}", value) for name, value in facts.items()]
+        pairs += [("qtune.version", data["qtune"]), *summary.surroundings(data["tests"])]
     for _, result in summary.pairs(data["tests"] if mode == "suite" else ()):
         start = f"qtune.{result['model']}.{result['check']}"
         pairs += [(f"{start}.{key}", value) for key, value in result["metrics"].items()]

@@ -81,6 +81,8 @@ OPTIONS = (
         "junit", "where measured numbers go in JUnit XML", "testcase",
         legal=("testcase", "suite", "none"),
     ),
+    Option("compat", "serve the toolchain's import roots by qtune's, for tests and conftests",
+           False, kind="switch"),
 )  # fmt: skip
 
 
@@ -146,6 +148,8 @@ def check(option: Option, value: Any, source: str) -> Any:
     """Return ``value`` if it is legal, else raise ``UsageError`` naming its source."""
     if value == "" and option.kind in ("path", "update"):
         raise pytest.UsageError(f"{source}: got nothing; give {KINDS[option.kind]}")
+    if option.kind == "switch" and isinstance(value, str):
+        return _switch(value, source)
     if option.legal and value not in option.legal:
         raise pytest.UsageError(
             f"{source}: {value!r} is not legal; choose one of: {', '.join(option.legal)}"
@@ -158,6 +162,14 @@ def check(option: Option, value: Any, source: str) -> Any:
             raise pytest.UsageError(f"{source}: {value!r} is not legal; give {option.legal_text}")
         return int(value)
     return value
+
+
+def _switch(value: str, source: str) -> bool:
+    """What an ini file says of a switch."""
+    words = {"true": True, "1": True, "false": False, "0": False}
+    if value.lower() not in words:
+        raise pytest.UsageError(f"{source}: {value!r} is not legal; give true or false")
+    return words[value.lower()]
 
 
 def _no_path(value: str, source: str) -> str:
@@ -185,6 +197,13 @@ def _march(value: Any, source: str) -> str:
         return str(as_march(value))
     except MarchError as error:
         raise pytest.UsageError(f"{source}: {error}") from None
+
+
+def early(config: pytest.Config, name: str) -> Any:
+    """As :func:`get`, before pytest has read the rest of the command line."""
+    option = next(o for o in OPTIONS if o.name == name)
+    given = getattr(config.known_args_namespace, option.flag_name.lstrip("-").replace("-", "_"))
+    return get(config, name) if given is None else check(option, given, option.flag_name)
 
 
 def check_all(config: pytest.Config) -> None:

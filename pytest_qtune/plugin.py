@@ -16,10 +16,10 @@ import pytest
 from pytest_qtune import baselines, junit, options, rerun, threads
 from pytest_qtune.baseline_run import BaselineRun
 from pytest_qtune.baselines import qtune_baseline
-from pytest_qtune.fixtures import MARKED_MARCH, qtune_stages
+from pytest_qtune.fixtures import MARKED_MARCH, qtune_onnx_stages, qtune_stages
 from pytest_qtune.session import QtuneSession
 
-__all__ = ["qtune_baseline", "qtune_stages"]
+__all__ = ["qtune_baseline", "qtune_onnx_stages", "qtune_stages"]
 
 RESULTS = pytest.StashKey[list[Any]]()
 ATTEMPT = pytest.StashKey[int]()
@@ -33,6 +33,15 @@ _OPENMP = "OMP_NUM_THREADS"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare every option of the table."""
     options.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Serve the toolchain's names before a conftest can ask for them; end with the run."""
+    if options.early(early_config, "compat"):
+        from qtune.compat import install
+
+        early_config.add_cleanup(install().close)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -201,7 +210,8 @@ def pytest_runtest_makereport(
 def _uses_stages(item: pytest.Item) -> bool:
     """Whether a test is about a quantized model."""
     names = getattr(item, "fixturenames", ())
-    return qtune_stages.__name__ in names or item.path.name.endswith(GATE_FILE)
+    stages = {qtune_stages.__name__, qtune_onnx_stages.__name__}
+    return not stages.isdisjoint(names) or item.path.name.endswith(GATE_FILE)
 
 
 def _identify(item: pytest.Item, report: Any) -> None:

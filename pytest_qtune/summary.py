@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from qtune.report.words import counted
+
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 OK, FAIL, CAUGHT = "ok", "FAIL", "caught"
 """How a check ended: well; it failed and its test with it; it failed, which its test expected."""
+_SURROUNDINGS = ("torch", "cpu_capability", "integer_kernels", "qat_mode")
 _ORDER = {FAIL: 0, CAUGHT: 1, OK: 2}
 
 
@@ -77,14 +80,25 @@ def totals(
 
 def marches(tests: Iterable[Mapping[str, Any]]) -> str:
     """The marches that the models under test were made for, or that nobody but them knows."""
-    found = {str(r["provenance"].get("march") or "") for _, r in pairs(tests)} - {""}
-    return ", ".join(sorted(found)) or "set by the tests"
+    return _of_provenance(tests, "march") or "set by the tests"
+
+
+def surroundings(tests: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What the models under test were made with, of what they know: ``("qtune.torch", "2.13")``."""
+    listed = list(tests)
+    found = [(f"qtune.{name}", _of_provenance(listed, name)) for name in _SURROUNDINGS]
+    return [(name, text) for name, text in found if text]
+
+
+def _of_provenance(tests: Iterable[Mapping[str, Any]], name: str) -> str:
+    found = {str(r["provenance"].get(name) or "") for _, r in pairs(tests)} - {""}
+    return ", ".join(sorted(found))
 
 
 def line(counts: Mapping[str, int]) -> str:
     """``qtune: 3 checks on 1 model(s), 1 failed``."""
     text = (
-        f"qtune: {counts['checks']} checks on {counts['models']} model(s), "
+        f"qtune: {counted(counts['checks'], 'check')} on {counts['models']} model(s), "
         f"{counts['failed']} failed"
     )
     if counts["caught"]:

@@ -40,8 +40,11 @@ def load_bad_cases(session: Session, path: str | Path | None) -> None:
     """Go on with the report and the cases at ``path``; their files come to ``out_dir``.
 
     ``path``: a folder, a link to one, the file of a single case (:func:`save_bad_case`), or
-    ``None`` for ``out_dir`` itself.
+    ``None`` for ``out_dir`` itself: its report, or where it has none the case saved there.
     """
+    if path is None and not (session.out_dir / files.REPORT).exists():
+        saved = session.out_dir / files.CASE
+        path = saved if saved.exists() else None
     if path is None or not _is_link(path) and Path(path).resolve() == session.out_dir.resolve():
         report = files.read_report(session.out_dir)
     elif _is_link(path):

@@ -19,7 +19,8 @@ QAT_BC, QUANTIZED_BC = "qat_bc", "quantized_bc"
 CONVERTED = "converted"
 
 ALLOWED = {
-    "fake_quant": {(FLOAT, CALIB), (CALIB, CALIB), (QAT_BC, QUANTIZED_BC)},
+    # two imported ONNX files, float and calibrated, are modules of the stage qat
+    "fake_quant": {(FLOAT, CALIB), (CALIB, CALIB), (QAT_BC, QUANTIZED_BC), (QAT_BC, QAT_BC)},
     "pre_export": {(CALIB, PRE_EXPORT)},
     "export": {(PRE_EXPORT, QAT_BC), (CALIB, QAT_BC)},
     "convert": {(PRE_EXPORT, QUANTIZED_BC), (CALIB, QUANTIZED_BC), (QAT_BC, QUANTIZED_BC)},

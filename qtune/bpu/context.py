@@ -73,8 +73,8 @@ class Conversion(GraphBuilder):
         self.notes.append(Note(self.origin.op, kind, message, details))
 
     def quantize(self, value: ir.Value, scale: float, dtype: QuantDType) -> QValue:
-        """Emit Quantize of a float value."""
-        if self.on_quantize is not None:
+        """Emit Quantize of a float value; an imported file may have CPU operators anywhere."""
+        if self.on_quantize is not None and not self.is_imported:
             self.on_quantize(value)
         return self.track(emit_quantize(self, value, scale, dtype))
 

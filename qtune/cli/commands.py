@@ -220,11 +220,17 @@ def _init(parser: argparse.ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         help="module:factory or path/to/file.py:factory, a callable that returns the float model, "
-        "or a model",
+        "or a model; or an .onnx file",
     )
-    group = parser.add_argument_group("data", "each module:name, data or a callable")
+    group = parser.add_argument_group(
+        "data", "each module:name, data or a callable; of an .onnx file also a folder"
+    )
     group.add_argument(
-        "--calibration", required=True, metavar="SOURCE", help="what the model is calibrated with"
+        "--calibration",
+        "--data",
+        required=True,
+        metavar="SOURCE",
+        help="what the model is calibrated with; what an .onnx file runs on that is calibrated",
     )
     group.add_argument(
         "--inputs",
@@ -259,6 +265,12 @@ def _gate(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=options.positive, metavar="N", help="threads of torch (default: torch's)"
     )
+    group.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="build all stages again; else those of an unchanged model are read from "
+        "$QTUNE_CACHE_DIR (default: qtune/artefacts in the user's cache folder)",
+    )
     group = parser.add_argument_group("baselines", "of checks of the kind baseline")
     group.add_argument(
         "--update",
@@ -280,6 +292,66 @@ def _report(parser: argparse.ArgumentParser) -> None:
         help=f"what the other commands wrote (default: {options.DEFAULT_DIR})",
     )
     parser.add_argument("--title", default="Quantization report", help="title of the page")
+    options.add_messages(parser)
+
+
+def _compat_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scripts", metavar="SCRIPT", nargs="+", help="a Python file; it is not run")
+    options.add_messages(parser)
+
+
+def _onnx(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        choices=("build", "check"),
+        metavar="build|check",
+        help="build calibrates, converts and writes all stages; check takes random data, writes "
+        "nothing and says what the march runs",
+    )
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="a float ONNX file")
+    group = parser.add_argument_group("build")
+    group.add_argument("--data", metavar="DIR", help="calibration data, DIR/<input>/<i>.npy")
+    group.add_argument(
+        "--march",
+        metavar="NAME",
+        help=f"such as nash-e (default: ${options.MARCH_VARIABLE}, else nash, which is nash-e)",
+    )
+    group.add_argument(
+        "--out", metavar="PREFIX", help="folder and first part of the files (default: MODEL's name)"
+    )
+    group.add_argument(
+        "--quant-config", metavar="FILE", help="methods, dtypes and searches, JSON or YAML"
+    )
+    group.add_argument(
+        "--config", metavar="FILE", help="the toolchain's yaml; options win over its keys"
+    )
+    group.add_argument(
+        "--input-shape",
+        action="append",
+        default=[],
+        type=options.named_shape,
+        metavar="INPUT=SHAPE",
+        help="sizes of an input that are free in the model, such as image=1x3x224x224",
+    )
+    group.add_argument(
+        "--output-node",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="end the model at this node or tensor; may be given several times",
+    )
+    group.add_argument(
+        "--dump-calibration-data",
+        action="store_true",
+        help="also write calibration_data/<input>/<i>.npy, for the debugger",
+    )
+    group = parser.add_argument_group("gates")
+    group.add_argument(
+        "--min-cosine",
+        type=float,
+        metavar="VALUE",
+        help="least cosine similarity of each output of the integer model with the float one",
+    )
     options.add_messages(parser)
 
 
@@ -344,5 +416,21 @@ COMMANDS = (
         "Gather what lies in a folder of analysis results in one page, index.html.",
         _report,
         "qtune.cli.report",
+    ),
+    Command(
+        "onnx",
+        "from a float ONNX file to a calibrated and an integer model",
+        "Calibrate a float ONNX model, convert it for the march and write all stages; the\n"
+        "debugger (qtune-onnx-debugger) takes the calibrated one.",
+        _onnx,
+        "qtune.cli.onnx",
+    ),
+    Command(
+        "compat-report",
+        "which names of the toolchain does a script use, and are they all here?",
+        "Read scripts of the toolchain and look up every name that they take from it; a name that\n"
+        "qtune lacks fails, with what stands nearest. `python -m qtune.compat SCRIPT` runs one.",
+        _compat_report,
+        "qtune.cli.compat_report",
     ),
 )

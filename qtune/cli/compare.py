@@ -83,7 +83,7 @@ def _pair(args: argparse.Namespace) -> Iterator[Pair]:
         return
     if args.other is not None:
         raise InputError(
-            f"OTHER: {args.other} is no .bc file; the stages of MODEL are made from it (--type)"
+            f"OTHER: {args.other} is no .bc or .onnx file; the stages of MODEL are made from it (--type)"
         )
     with session(args) as found:
         left, right = (found.stage(name) for name in STAGES[args.type])
@@ -94,7 +94,10 @@ def _pair(args: argparse.Namespace) -> Iterator[Pair]:
 @contextmanager
 def _bc_pair(args: argparse.Namespace) -> Iterator[Pair]:
     if not (is_bc(args.model) and is_bc(args.other)):
-        raise InputError("MODEL and OTHER: expected two .bc files, the fake-quant one first")
+        raise InputError(
+            "MODEL and OTHER: expected two .bc files, the fake-quant one first (or .onnx files, "
+            "float or calibrated)"
+        )
     with bc_models(args, {"MODEL": args.model, "OTHER": args.other}) as ((left, right), data):
         names = {"model": args.model, "other": args.other}
         facts = {**names, "march": right.march, "data": data.text, "type": args.type}

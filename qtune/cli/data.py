@@ -20,8 +20,10 @@ from qtune.capture.interface import signature_of
 from qtune.cli.files import safe_load
 from qtune.cli.outcome import InputError
 from qtune.cli.sources import called, load_object
-from qtune.errors import kind_of
-from qtune.testing.stages import seeded
+from qtune.errors import ArgumentError, kind_of
+from qtune.onnx_debug.data import CalibrationDataSet
+from qtune.testing.built_stages import seeded
+from qtune.testing.onnx_inputs import ports_in
 
 _END = object()
 RANDOM = "--random"
@@ -123,10 +125,21 @@ def source(spec: str, option: str, *, steps: int | None, batch: int, seed: int) 
     if Path(spec).suffix in FILES:
         content = _read(Path(spec), option)
         return Data(option, spec, lambda: content, steps, batch, seed)
+    if Path(spec).is_dir():
+        return Data(option, spec, lambda: _folder_items(Path(spec), option), steps, batch, seed)
     given = load_object(spec, option)
     if isinstance(given, Tensor | Mapping | list | tuple) or not callable(given):
         return Data(option, spec, _repeatable(given, spec, option, steps), steps, batch, seed)
     return Data(option, spec, lambda: called(given, spec, option), steps, batch, seed)
+
+
+def _folder_items(folder: Path, option: str) -> Iterator[dict[str, Tensor]]:
+    """The items of a folder ``<input name>/<i>.npy`` as dicts by input name."""
+    try:
+        for item in CalibrationDataSet(folder, ports_in(folder)):
+            yield {name: torch.from_numpy(array) for name, array in item.items()}
+    except ArgumentError as error:
+        raise InputError(f"{option}: {error}") from None
 
 
 def random_source(shapes: Iterable[tuple[int, ...]], steps: int, seed: int) -> Data:

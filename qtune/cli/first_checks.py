@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qtune.cli.outcome import InputError
+from qtune.report.words import counted
 from qtune.testing.gatefile import Check, GateFileError
 from qtune.testing.gatefile.kinds import kinds
 from qtune.testing.gatefile.run import GateRun
@@ -18,6 +19,9 @@ from qtune.testing.result import AssertionResult
 ERROR_MARGIN = 1.25
 """Limits on errors are so many times what was measured."""
 LATENCY_MARGIN = 1.1
+SCALE_MARGIN = 2.0
+"""A range of twice the width costs a bit of precision."""
+LEAST_CLIPPED = 0.001
 SQNR_MARGIN_DB = 1.0
 LEAST_DROP_PP = 0.5
 _DIGITS = 2
@@ -67,6 +71,9 @@ def first_checks(gates: GateRun) -> Iterator[Entry]:
     yield _steps(gates)
     yield _outputs(gates)
     yield _per_layer(gates)
+    yield _saturation(gates)
+    yield _scales(gates)
+    yield _precision(gates)
     yield _sensitivity(gates)
     yield _latency(gates)
     if gates.file.model.evaluate is not None:
@@ -81,7 +88,9 @@ def _measured(gates: GateRun, kind: str, **given: Any) -> AssertionResult | Entr
         for name, parameter in known.arguments.items()
         if parameter.required and name in ("inputs", "evaluate")
     }
-    check = Check(kind, 1, kind, known.default_stages(given), arguments | given)
+    is_onnx = gates.file.model.onnx is not None
+    stages = known.default_stages(given, onnx=is_onnx)
+    check = Check(kind, 1, kind, stages, arguments | given)
     try:
         return gates.results(check)[0]
     except GateFileError as error:
@@ -113,7 +122,7 @@ def _steps(gates: GateRun) -> Entry:
     if isinstance(result, Entry):
         return result
     steps = result.metrics["max_qscale_diff"]
-    comment = f"{_number(steps)} steps at {result.where}"
+    comment = f"{counted(_number(steps), 'step')} at {result.where}"
     stages = {"from": "qat_bc", "to": "quantized_bc"}
     return _limited("consistency", comment, stages, {"max_qscale_diff": _steps_limit(steps)})
 
@@ -136,6 +145,37 @@ def _per_layer(gates: GateRun) -> Entry:
     comment = f"cosine {_number(cosine)} at {result.where}"
     limits = {"min_cosine": _cosine_limit(cosine)}
     return _limited("consistency", comment, {"per_layer": True}, limits)
+
+
+def _saturation(gates: GateRun) -> Entry:
+    result = _measured(gates, "no_saturation", max_share=1.0)
+    if isinstance(result, Entry):
+        return result
+    share = result.metrics["saturated"] or 0.0
+    comment = f"{100 * share:.3g} % clipped at {result.where}"
+    limit = min(1.0, max(_error_limit(share) or 0.0, LEAST_CLIPPED))
+    return _limited("no_saturation", comment, {}, {"max_share": limit})
+
+
+def _scales(gates: GateRun) -> Entry:
+    """The lower bound is that of the check: a scale below it was never calibrated."""
+    result = _measured(gates, "scale_in")
+    if isinstance(result, Entry):
+        return result
+    value = result.metrics["max_scale"]
+    keys = {"high": _error_limit(value, SCALE_MARGIN)}
+    found = _limited("scale_in", f"scales up to {_number(value)}", {}, keys)
+    return found if result else replace(found, reason=result.headline)
+
+
+def _precision(gates: GateRun) -> Entry:
+    """Which outputs have full precision: a setter that loses one costs accuracy silently."""
+    result = _measured(gates, "qconfig", high_precision_outputs=[])
+    if isinstance(result, Entry):
+        return result
+    high = [layer.name.removesuffix(" output") for layer in result.layers if not layer.ok]
+    comment = f"full precision of {', '.join(high) or 'no output'}"
+    return Entry("qconfig", comment, {"high_precision_outputs": high})
 
 
 def _sensitivity(gates: GateRun) -> Entry:

@@ -5,34 +5,43 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qtune.cli import cache
 from qtune.cli.models import march_of, torch_threads
 from qtune.cli.options import MARCH_VARIABLE
 from qtune.cli.outcome import Gate, InputError, Outcome
 from qtune.report.progress import progress
 from qtune.report.table import text_table
+from qtune.report.words import counted
 from qtune.testing.baseline import Baseline
 from qtune.testing.baseline_file import BaselineFile, baseline_path, in_ci
+from qtune.testing.failure import one_line
 from qtune.testing.gatefile import Check, GateFile, read
 from qtune.testing.gatefile.run import GateRun, Settings, gate_run
 from qtune.testing.result import AssertionResult
 
 COLUMNS = ("", "check", "where", "got", "limit", "baseline")
-OK, FAIL, SKIP, XFAIL = "ok", "FAIL", "skip", "xfail"
+OK, FAIL, SKIP, XFAIL, ERROR = "ok", "FAIL", "skip", "xfail", "ERROR"
 _IS_BASELINE = "baseline"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one check gave. ``mark``: ok, FAIL, skip, or xfail (it failed, as the file says)."""
+    """What one check gave.
+
+    ``mark``: ok, FAIL, skip, xfail (it failed, as the file says), or ERROR: it could not be made,
+    for the reason in ``error``.
+    """
 
     file: GateFile
     check: Check
     results: Sequence[AssertionResult] = ()
+    error: str = ""
 
     @property
     def place(self) -> str:
@@ -44,6 +53,8 @@ class Found:
         """Of the whole check."""
         if self.check.skip:
             return SKIP
+        if self.error:
+            return ERROR
         marks = [self.mark_of(result) for result in self.results]
         return next((mark for mark in (FAIL, XFAIL) if mark in marks), OK)
 
@@ -58,6 +69,8 @@ class Found:
         name = self.check.name
         if self.check.skip:
             yield (SKIP, name, "", self.check.skip, "", "")
+        if self.error:
+            yield (ERROR, name, "", "could not be made", "", "")
         for result in self.results:
             yield (
                 self.mark_of(result),
@@ -69,7 +82,9 @@ class Found:
             )
 
     def gates(self) -> Iterator[Gate]:
-        """One gate for each result."""
+        """One gate for each result, a failed one for a check that could not be made."""
+        if self.error:
+            yield Gate(f"{self.place} {self.check.name}", False, None, "a result", got=self.error)
         for result in self.results:
             key = next(iter(result.limits), result.where)
             where = {"where": result.where} if result.where else {}
@@ -85,42 +100,55 @@ class Found:
             "line": self.file.check_line(self.check),
             "check": self.check.name,
             "outcome": self.mark,
+            "error": self.error,
             "reason": self.check.skip or self.check.xfail or self.check.xfail_layers,
             "results": [result.to_dict() for result in self.results],
         }
 
 
 def run(args: argparse.Namespace) -> Outcome:
-    """Run all checks of all files; each file is read before any runs."""
+    """Run all checks of all files, whatever fails; each file is read before any runs."""
     _check_update(args)
     files = [read(path) for path in args.files]
     march = args.march or os.environ.get(MARCH_VARIABLE)
-    settings = Settings(march=march_of(march).value if march else None)
+    store = cache.store(keeps=not args.no_cache)
+    settings = Settings(store, march_of(march).value if march else None)
+    runs = [gate_run(file, Path.cwd(), settings) for file in files]
+    for gates in runs:
+        _ = gates.subject.march  # a file without any is refused
     found: list[Found] = []
     written: list[Path] = []
     with torch_threads(args.threads):
-        for file in files:
-            gates = gate_run(file, Path.cwd(), settings)
+        for gates in runs:
             with gates.active():
                 found += [
-                    _check(gates, check, args.update, written)
-                    for check in progress(file.checks, file.shown, unit="check")
+                    _check(gates, check, args, written)
+                    for check in progress(gates.file.checks, gates.file.shown, unit="check")
                 ]
     facts = {"gate_files": ", ".join(file.shown for file in files)}
     if any(file.model.march is None for file in files):
         facts["march"] = str(settings.march)
     gates_found = [gate for one in found for gate in one.gates()]
     result = {"checks": [one.to_dict() for one in found]}
-    text = _text(found, list(_unused(files)))
+    text = _text(found, [note for note in (*_unused(files), cache.counts(store)) if note])
     return Outcome(
         facts, result, text, gates_found, list(dict.fromkeys(written)), gates_in_text=True
     )
 
 
-def _check(gates: GateRun, check: Check, update: str | None, written: list[Path]) -> Found:
-    """One check; what it stores is written at once."""
+def _check(gates: GateRun, check: Check, args: argparse.Namespace, written: list[Path]) -> Found:
+    """One check; what it stores is written at once. One that can't be made stops no other."""
     if check.skip:
         return Found(gates.file, check)
+    try:
+        return _made(gates, check, args.update, written)
+    except Exception as error:  # noqa: BLE001 - the user's model and data may raise anything
+        if args.traceback or args.verbose:
+            traceback.print_exc()
+        return Found(gates.file, check, error=one_line(error))
+
+
+def _made(gates: GateRun, check: Check, update: str | None, written: list[Path]) -> Found:
     if check.xfail_layers:
         gates.operators(check)  # a name that does not exist is found here
     path = baseline_path(gates.file.path)
@@ -174,7 +202,7 @@ def _text(found: Sequence[Found], notes: Sequence[str]) -> str:
     parts = []
     for shown in dict.fromkeys(one.file.shown for one in found):
         rows = [row for one in found if one.file.shown == shown for row in one.rows()]
-        rows.sort(key=lambda row: row[0] != FAIL)
+        rows.sort(key=lambda row: row[0] not in (FAIL, ERROR))
         parts.append(f"{shown}:\n{text_table(rows, COLUMNS, style='plain')}")
     parts += [
         f"{one.place}: {one.check.name}\n{result.message()}"
@@ -182,6 +210,18 @@ def _text(found: Sequence[Found], notes: Sequence[str]) -> str:
         for result in one.results
         if one.mark_of(result) == FAIL
     ]
+    parts += _errors(found)
     marks = [one.mark for one in found]
-    counts = [f"{marks.count(mark)} {mark}" for mark in (FAIL, XFAIL, SKIP, OK) if mark in marks]
-    return "\n\n".join([*parts, *notes, f"{len(found)} checks: {', '.join(counts)}"])
+    order = (FAIL, ERROR, XFAIL, SKIP, OK)
+    counts = [f"{marks.count(mark)} {mark}" for mark in order if mark in marks]
+    total = f"{counted(len(found), 'check')}: {', '.join(counts)}"
+    return "\n\n".join([*parts, *notes, total])
+
+
+def _errors(found: Sequence[Found]) -> Iterator[str]:
+    """Each reason once, with the checks that could not be made for it."""
+    places: dict[str, list[str]] = {}
+    for one in found:
+        if one.error:
+            places.setdefault(one.error, []).append(f"{one.place}: {one.check.name}")
+    yield from ("\n".join([*where, error]) for error, where in places.items())

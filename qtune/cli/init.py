@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from qtune.cli.first_checks import Entry, first_checks, metric_name
-from qtune.cli.models import march_of, torch_threads
+from qtune.cli.models import is_onnx, march_of, torch_threads
 from qtune.cli.outcome import InputError, Outcome
 from qtune.report.files import check_folder, write_text
 from qtune.testing.gatefile import SUFFIX, GateFile, GateFileError, ModelTable
 from qtune.testing.gatefile.run import Settings, gate_run
 from qtune.testing.gatefile.toml import assignment
+from qtune.testing.onnx_model import FLOAT, OnnxModel
 
 _OPTIONS = {
     "factory": "MODEL",
+    "onnx": "MODEL",
     "calibration": "--calibration",
     "inputs": "--inputs",
     "evaluate": "--evaluate",
@@ -47,7 +49,8 @@ def run(args: argparse.Namespace) -> Outcome:
     gates = gate_run(file, Path.cwd(), Settings())
     try:
         with torch_threads(args.threads), gates.active():
-            _ = gates.subject.stage("calib")  # what can't be prepared is said at once
+            # what can't be prepared is said at once
+            _ = gates.subject.stage("calib" if table.onnx is None else "calibrated")
             entries = list(first_checks(gates))
     except GateFileError as error:
         raise InputError(_of_options(str(error))) from error
@@ -61,8 +64,9 @@ def run(args: argparse.Namespace) -> Outcome:
 
 
 def _default_name(model: str) -> str:
-    """``my_models:resnet18`` as ``resnet18.qtune.toml``."""
-    name = _NOT_IN_NAMES.sub("_", model.rpartition(":")[2]).strip("_").lower()
+    """``my_models:resnet18`` and ``resnet18.onnx`` as ``resnet18.qtune.toml``."""
+    stem = Path(model).stem if is_onnx(model) else model.rpartition(":")[2]
+    name = _NOT_IN_NAMES.sub("_", stem).strip("_").lower()
     return f"{name or 'model'}{SUFFIX}"
 
 
@@ -77,6 +81,8 @@ def _check_target(target: Path, *, force: bool) -> None:
 def _table(args: argparse.Namespace, folder: Path, march: str) -> ModelTable:
     """``[model]``; files are named from the folder of the gate file."""
     inputs = args.inputs or args.calibration
+    if is_onnx(args.model):
+        return _onnx_table(args, folder, march)
     given = {
         "factory": args.model,
         "calibration": args.calibration,
@@ -90,6 +96,31 @@ def _table(args: argparse.Namespace, folder: Path, march: str) -> ModelTable:
             raise InputError(f"{option}: expected module:name, such as nets:make, but got {spec!r}")
     specs = {key: _from(spec, folder) for key, spec in given.items() if spec is not None}
     return ModelTable(march=march, **specs)
+
+
+def _onnx_table(args: argparse.Namespace, folder: Path, march: str) -> ModelTable:
+    """The same of an ONNX file; one that is calibrated needs no calibration data."""
+    if args.qconfig is not None:
+        raise InputError("--qconfig: it is for models in torch; give quant_config in the gate file")
+    if not Path(args.model).is_file():
+        raise InputError(f"MODEL: there is no file {args.model}")
+    is_float = OnnxModel(Path(args.model)).kind == FLOAT
+    given = {
+        "onnx": args.model,
+        "calibration": args.calibration if is_float else None,
+        "inputs": args.inputs or args.calibration,
+        "evaluate": args.evaluate,
+    }
+    specs = {key: _place(spec, folder) for key, spec in given.items() if spec is not None}
+    return ModelTable(march=march, **specs)
+
+
+def _place(spec: str, folder: Path) -> str:
+    """``spec``; a file or folder as it is named from ``folder``."""
+    path = Path(spec).absolute()
+    if not path.exists():
+        return _from(spec, folder)
+    return (path.relative_to(folder) if path.is_relative_to(folder) else path).as_posix()
 
 
 def _from(spec: str, folder: Path) -> str:
@@ -114,7 +145,7 @@ def _content(target: Path, table: ModelTable, entries: list[Entry], *, own_input
     if table.evaluate is not None:
         metrics.append(metric_name(table.evaluate))
     parts = [
-        HEAD.format(model=table.factory) + "\n".join(_model_lines(table, own_inputs=own_inputs)),
+        HEAD.format(model=table.factory or table.onnx) + "\n".join(_model_lines(table, own_inputs=own_inputs)),
         *("\n".join(entry.lines()) for entry in entries),
         TAIL.format(file=target.name, metrics=str(metrics).replace("'", '"')).rstrip("\n"),
     ]
@@ -123,7 +154,7 @@ def _content(target: Path, table: ModelTable, entries: list[Entry], *, own_input
 
 def _model_lines(table: ModelTable, *, own_inputs: bool) -> Iterator[str]:
     yield "[model]"
-    for key in ("factory", "march", "calibration", "inputs", "evaluate", "qconfig"):
+    for key in ("factory", "onnx", "march", "calibration", "inputs", "evaluate", "qconfig"):
         value = getattr(table, key)
         if value is None:
             continue

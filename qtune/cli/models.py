@@ -27,7 +27,9 @@ from qtune.prepare.pipeline import prepare
 from qtune.prepare.rundir import run_files_in
 from qtune.profiler.observe import Model
 from qtune.report.files import write_with
-from qtune.testing.stages import Stages, seeded
+from qtune.testing.built_stages import seeded
+from qtune.testing.onnx_model import FLOAT, ONNX, OnnxModel, optimized
+from qtune.testing.stages import Stages
 from qtune.testing.store import MemoryStore
 
 T = TypeVar("T")
@@ -168,7 +170,7 @@ def bc_models(
     given = [name for name in _BC_REFUSES if getattr(args, name)]
     if given:
         option = "--" + given[0].replace("_", "-")
-        raise InputError(f"{option}: a .bc file is quantized already")
+        raise InputError(f"{option}: a .bc or .onnx file is taken as it is")
     known = nullcontext() if args.march is None else march(march_of(args.march))
     with torch_threads(args.threads), known:
         modules = tuple(_bc_file(spec, option) for option, spec in specs.items())
@@ -178,12 +180,23 @@ def bc_models(
 def _bc_file(spec: str, option: str) -> HbirModule:
     if not Path(spec).is_file():
         raise InputError(f"{option}: there is no file {spec}")
-    return compiler.load(spec)
+    return _onnx_module(spec) if is_onnx(spec) else compiler.load(spec)
+
+
+def _onnx_module(spec: str) -> HbirModule:
+    """An ONNX model in HBIR; a float one with its batch norms fused, as build_model makes it."""
+    model = OnnxModel(Path(spec))
+    return (optimized(model, {}) if model.kind == FLOAT else model).hbir
 
 
 def is_bc(spec: str | None) -> bool:
-    """Whether ``spec`` is the name of a ``.bc`` file."""
-    return spec is not None and Path(spec).suffix == BC
+    """Whether ``spec`` is the name of a ``.bc`` or an ``.onnx`` file, which need no factory."""
+    return spec is not None and (Path(spec).suffix == BC or is_onnx(spec))
+
+
+def is_onnx(spec: str | None) -> bool:
+    """Whether ``spec`` is the name of an ``.onnx`` file."""
+    return spec is not None and Path(spec).suffix == ONNX
 
 
 def march_of(name: str | None) -> March:
@@ -202,6 +215,11 @@ def march_of(name: str | None) -> March:
 
 
 def _float_model(spec: str, checkpoint: str | None, seed: int) -> nn.Module:
+    if is_onnx(spec):
+        raise InputError(
+            f"MODEL: {spec} is an ONNX file; this needs the float model in torch. For ONNX files: "
+            "qtune onnx check, qtune onnx build, qtune compare, qtune sensitivity, qtune init"
+        )
     if is_bc(spec):
         raise InputError(f"MODEL: {spec} is a .bc file; this needs the float model")
     made = load_object(spec, "MODEL")

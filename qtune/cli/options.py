@@ -21,9 +21,9 @@ def add_model(parser: argparse.ArgumentParser, *, bc: bool = False, other: bool 
         "module:factory or path/to/file.py:factory, a callable that returns the float model, or a "
         "model"
     )
-    group.add_argument("model", metavar="MODEL", help=text + ("; or a .bc file" if bc else ""))
+    group.add_argument("model", metavar="MODEL", help=text + ("; or a .bc or .onnx file" if bc else ""))
     if other:
-        group.add_argument("other", metavar="OTHER", nargs="?", help="a second .bc file")
+        group.add_argument("other", metavar="OTHER", nargs="?", help="a second .bc or .onnx file")
     group.add_argument("--checkpoint", metavar="FILE", help="state dict of the float model")
     group.add_argument(
         "--calibrated",
@@ -43,7 +43,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         "--data",
         metavar="SOURCE",
         help="module:factory, a callable that returns an iterable of inputs or of (inputs, "
-        "label), or the iterable; or a .pt, .npy or .npz file",
+        "label), or the iterable; or a .pt, .npy or .npz file, or a folder <input name>/<i>.npy",
     )
     which.add_argument(
         "--random",
@@ -221,6 +221,16 @@ def shapes(text: str) -> tuple[tuple[int, ...], ...]:
     if not all(_SHAPE.fullmatch(part) for part in parts):
         raise argparse.ArgumentTypeError(f"expected shapes such as 1x3x224x224, got {text!r}")
     return tuple(tuple(int(size) for size in part.split("x")) for part in parts)
+
+
+def named_shape(text: str) -> tuple[str, list[int]]:
+    """``image=1x3x8x8`` as ("image", [1, 3, 8, 8])."""
+    name, _, shape = text.rpartition("=")
+    if not name or not _SHAPE.fullmatch(shape):
+        raise argparse.ArgumentTypeError(
+            f"expected INPUT=SHAPE such as image=1x3x224x224, got {text!r}"
+        )
+    return name, [int(size) for size in shape.split("x")]
 
 
 def bound(text: str) -> tuple[str, float]:

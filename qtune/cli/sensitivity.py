@@ -11,7 +11,8 @@ from qtune.analysis.files import sensitivity_stem
 from qtune.analysis.quant_analysis import QuantAnalysis
 from qtune.analysis.summary import summarize
 from qtune.cli.metrics import limit, measured, metric_list, ranking_metric
-from qtune.cli.models import Session, session
+from qtune.cli.models import Session, is_onnx, session
+from qtune.cli.onnx_sensitivity import rank_calibration_nodes
 from qtune.cli.operators import op_types, prefixes
 from qtune.cli.outcome import Gate, InputError, Outcome
 from qtune.profiler.metric import MetricInfo
@@ -27,6 +28,8 @@ _GRADIENT = "GRAD_X_ERROR"
 
 def run(args: argparse.Namespace) -> Outcome:
     """Rank the ports of the model that the options describe."""
+    if is_onnx(args.model):
+        return rank_calibration_nodes(args)
     with ranking_metric(args) as metric:
         if args.method != ABLATION and metric.scope != "all":
             raise InputError(

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from qtune.compat.names import find, missing, names_of, nearest_in, target_of
-from qtune.compat.roots import LEFT_OUT, ROOTS, TOPS, Root
+from qtune.compat.roots import LEFT_OUT, ROOTS, TOPS, TORCH_ROOTS, Root
 
 
 class AliasModule(ModuleType):
@@ -51,7 +51,7 @@ class _AliasLoader:
         return AliasModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        root = ROOTS[module.__name__]
+        root = ROOTS.get(module.__name__) or TORCH_ROOTS[module.__name__]
         target = target_of(root)
         module.__doc__ = f"{root.alias}, served by qtune: {target.__doc__}" if target else None
         module._qtune_root = root  # type: ignore[attr-defined]
@@ -81,15 +81,12 @@ class CompatFinder:
             return self._torch_spec(path)
         top = name.partition(".")[0]
         if top in self.served:
-            return self._alias_spec(name)
-        if name in LEFT_OUT and name not in TOPS and PathFinder.find_spec(name, path) is None:
-            raise missing(name)
-        return None
-
-    def _alias_spec(self, name: str) -> ModuleSpec:
-        if name not in ROOTS:
-            raise missing(name)
-        return ModuleSpec(name, _AliasLoader(), origin="qtune.compat", is_package=True)  # type: ignore[arg-type]
+            return _alias_spec(name)
+        if name not in LEFT_OUT and name not in TORCH_ROOTS:
+            return None
+        if PathFinder.find_spec(name, path) is not None:
+            return None  # torch has it, or it is installed
+        return _alias_spec(name)
 
     def _torch_spec(self, path: Sequence[str] | None) -> ModuleSpec | None:
         """Torch's own spec, which adapts torch at the end of its import."""
@@ -105,6 +102,12 @@ class CompatFinder:
 
         spec.loader.exec_module = exec_and_adapt  # type: ignore[method-assign]
         return spec
+
+
+def _alias_spec(name: str) -> ModuleSpec:
+    if name not in ROOTS and name not in TORCH_ROOTS:
+        raise missing(name)
+    return ModuleSpec(name, _AliasLoader(), origin="qtune.compat", is_package=True)  # type: ignore[arg-type]
 
 
 def forget_aliases() -> None:

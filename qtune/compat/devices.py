@@ -9,6 +9,7 @@ the choice of a GPU has no effect; both are logged. An explicit device, ``.cuda(
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import logging
 import os
@@ -22,6 +23,8 @@ _log = logging.getLogger(__name__)
 Undo = Callable[[], None]
 
 
+# Only what torch itself never reads back is replaced: tensor methods and factories stay, because
+# the registry of operators knows them by identity.
 def adapt_torch(torch: ModuleType) -> list[Undo]:
     """Change torch for scripts of the toolchain; return what takes each change back."""
     undo = [undone for root in TORCH_ROOTS for undone in _complete(root)]
@@ -60,8 +63,6 @@ def _complete(root: str) -> list[Undo]:
 
 
 def _module(name: str) -> ModuleType | None:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -117,8 +118,8 @@ def _no_choice_without_gpu(torch: ModuleType) -> Callable[..., None]:
     def call(device: Any) -> None:
         if torch.cuda.is_available():
             return set_device(device)
-        index = torch.device(device if isinstance(device, int | str) else str(device)).index
-        if not index:
+        index = device if isinstance(device, int) else torch.device(str(device)).index
+        if not index:  # one process of a run speaks
             _log.warning(
                 "qtune.compat: there is no GPU: torch.cuda.set_device(%r) has no effect", device
             )

@@ -36,11 +36,14 @@ def find(root: Root, name: str) -> Any:
 
 
 def public_names(module: ModuleType) -> tuple[str, ...]:
-    """``__all__``, or what the module defines itself without a leading underscore."""
+    """``__all__``, or what the module defines itself or serves, without a leading underscore."""
     listed = getattr(module, "__all__", None)
     if listed is not None:
         return tuple(listed)
-    return tuple(name for name, value in vars(module).items() if _is_own(module, name, value))
+    defined = vars(module)
+    own = [name for name, value in defined.items() if _is_own(module, name, value)]
+    served = [name for name in dir(module) if name not in defined]
+    return (*own, *served)
 
 
 def _is_own(module: ModuleType, name: str, value: Any) -> bool:

@@ -83,11 +83,16 @@ ROOTS: Mapping[str, Root] = MappingProxyType({root.alias: root for root in _root
 TOPS: tuple[str, ...] = tuple(name for name in ROOTS if "." not in name)
 """The top-level packages."""
 
-TORCH_ROOTS = ("torch.quantization", "torch.ao.quantization")
-"""Where scripts take stubs and fusing from; torch's own names stand, qtune adds missing ones."""
-
 TORCH_NAMES = ("QuantStub", "DeQuantStub", "FloatFunctional", "fuse_modules")
-"""What scripts take from there; all are in ``qtune.quantization``, too."""
+"""What scripts take from torch; torch's own stand where it has them, else ``qtune.quantization``'s."""
+
+TORCH_ROOTS: Mapping[str, Root] = MappingProxyType(
+    {
+        name: Root(name, "qtune.quantization", only=TORCH_NAMES)
+        for name in ("torch.quantization", "torch.ao.quantization")
+    }
+)
+"""Where scripts take them from: served only where torch has no such module any more."""
 
 _TEMPLATE = "its rule is in no public text; write a ModuleNameTemplate"
 _BOARD = "there is no board behind the emulated BPU; run quantized.bc or the Hbm instead"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import builtins
 import io
 import os
 import runpy
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 from qtune.compat.install import CHOICES, install
 from qtune.errors import ArgumentError
@@ -24,11 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``python -m qtune.compat``: run what the arguments say; return the exit status of a failure.
 
     Ends like plain python: ``SystemExit`` goes through, another exception is printed with the
-    script's own frames and gives 1. Nothing is taken back: the process is about to end, and its
-    threads and exit handlers still need the names.
+    script's own frames and gives 1. The names stay until the process's very end, which the script's
+    threads and exit handlers come before.
     """
+    stack = ExitStack()
+    atexit.register(stack.close)  # first registered, so last run
     try:
-        _execute(_read(argv), ExitStack())
+        _execute(_read(argv), stack)
     except SystemExit:
         raise
     except ArgumentError as error:
@@ -41,14 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(argv: Sequence[str]) -> None:
-    """Run a script inside of this process; everything is as before when it is over.
+def run(argv: Sequence[str]) -> dict[str, Any]:
+    """Run a script inside of this process and return its names, as ``runpy.run_path`` does.
 
     ``argv``: as behind ``python -m qtune.compat``, so ``["script.py", "--epochs", "1"]`` or
-    ``["-m", "package.module"]``. What the script raises, ``SystemExit`` too, goes through.
+    ``["-m", "package.module"]``. The aliases, ``sys.argv``, ``sys.path`` and ``__main__`` are as
+    before when it is over. What the script raises, ``SystemExit`` too, goes through.
     """
     with ExitStack() as stack:
-        _execute(_read(argv), stack)
+        return _execute(_read(argv), stack)
 
 
 def _read(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -70,20 +76,20 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _execute(args: argparse.Namespace, stack: ExitStack) -> None:
+def _execute(args: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
     stack.enter_context(install(args.prefer))
     if args.module:
         stack.enter_context(_process(args.module, str(Path.cwd())))
-        runpy.run_module(args.module[0], run_name=_MAIN, alter_sys=True)
-        return
+        return runpy.run_module(args.module[0], run_name=_MAIN, alter_sys=True)
     path = Path(args.script[0]).absolute()
     if path.is_dir():
         stack.enter_context(_process(args.script, str(path)))
-        runpy.run_path(str(path), run_name=_MAIN)
-        return
+        return runpy.run_path(str(path), run_name=_MAIN)
     code = _code(path)
     stack.enter_context(_process(args.script, str(path.parent)))
-    exec(code, vars(stack.enter_context(_main_module(path))))
+    names = vars(stack.enter_context(_main_module(path)))
+    exec(code, names)
+    return names
 
 
 def _code(path: Path) -> CodeType:
@@ -111,7 +117,7 @@ def _process(argv: Sequence[str], folder: str) -> Iterator[None]:
 def _main_module(path: Path) -> Iterator[ModuleType]:
     """The module that the script's code fills, found by pickle and by child processes."""
     module, before = ModuleType(_MAIN), sys.modules[_MAIN]
-    module.__dict__.update(__file__=str(path), __builtins__=__builtins__, __spec__=None)
+    module.__dict__.update(__file__=str(path), __builtins__=builtins, __spec__=None)
     sys.modules[_MAIN] = module
     try:
         yield module

@@ -173,11 +173,11 @@ def check(name: str, calibration: Calibration) -> None:
             "there must be one of each per channel"
         )
     if calibration.scales.size > 1 and calibration.axis < 0:
-        raise OnnxImportError(f"{name}: {calibration.scales.size} scales need an axis")
+        raise OnnxImportError(f"{name}: {calibration.scales.size} scales need an axis from 0 on")
 
 
 def check_axis(name: str, calibration: Calibration, shape: Sequence[int]) -> None:
-    """Raise ``OnnxImportError`` naming ``name`` where the scales don't fit a tensor of ``shape``."""
+    """Raise ``OnnxImportError`` naming ``name`` where a tensor of ``shape`` takes other scales."""
     axis, count = calibration.axis, calibration.scales.size
     if axis >= 0 and (axis >= len(shape) or shape[axis] != count):
         raise OnnxImportError(
@@ -185,17 +185,24 @@ def check_axis(name: str, calibration: Calibration, shape: Sequence[int]) -> Non
         )
 
 
-def declare(proto: onnx.ModelProto) -> None:
-    """Make ``proto`` complete for its calibration nodes: their domain, its version, the body."""
+def own(proto: onnx.ModelProto) -> None:
+    """Give calibration nodes our domain; bodies that the file brings for them are dropped."""
     nodes = [node for node in proto.graph.node if is_calibration(node)]
-    if not nodes:
-        return
     for node in nodes:
         node.domain = DOMAIN
-    if all(entry.domain != DOMAIN for entry in proto.opset_import):
+    others = [item for item in proto.functions if item.name != OP_TYPE]
+    if len(others) < len(proto.functions):
+        copies = [onnx.FunctionProto.FromString(item.SerializeToString()) for item in others]
+        del proto.functions[:]
+        proto.functions.extend(copies)
+    if nodes and all(entry.domain != DOMAIN for entry in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
-    known = {(item.domain, item.name) for item in proto.functions}
-    if (DOMAIN, OP_TYPE) not in known:
+
+
+def declare(proto: onnx.ModelProto) -> None:
+    """Make ``proto`` (opset 21) complete for its calibration nodes: their domain and body."""
+    own(proto)
+    if any(is_calibration(node) for node in proto.graph.node):
         proto.functions.append(function())
 
 
@@ -213,6 +220,12 @@ def hide(proto: onnx.ModelProto) -> None:
 def apply(calibration: Calibration, x: Array) -> Array:
     """What the node makes of a float32 array, in NumPy."""
     scale = calibration.along(x.ndim)
-    with np.errstate(invalid="ignore"):
-        codes = np.clip(np.floor(x / scale + np.float32(0.5)), calibration.qmin, calibration.qmax)
-    return np.where(np.isnan(x), x, (codes * scale).astype(np.float32))
+    low, high = np.float32(calibration.qmin), np.float32(calibration.qmax)
+    y = np.empty(x.shape, np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):  # one buffer: large weights pass here
+        np.divide(x, scale, out=y)
+        y += np.float32(0.5)
+        np.floor(y, out=y)
+        np.clip(y, low, high, out=y)
+        y *= scale
+    return y

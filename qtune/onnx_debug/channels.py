@@ -32,8 +32,9 @@ def get_channelwise_data_distribution(
     """Draw box plots of the channels that calibration nodes read; return the pictures' paths.
 
     ``axis``: the channels' place in the shape, from -rank to rank - 1; ``None``: 1 for an
-    activation, the node's own axis for a weight (0 where it has one scale). Activations are those
-    of the float model on all items. How a channel is summed up: :class:`ChannelValues`.
+    activation, the node's own axis for a weight (0 where it has one scale); an activation with a
+    scale for each channel has an axis of its own too. Activations are those of the float model on
+    all items. How a channel is summed up: :class:`ChannelValues`.
 
     Files: ``<save_dir>/<node>_channelwise.png``. Raises ``ArgumentError`` for an unknown node, an
     ordinary node, and an ``axis`` that the tensor lacks.
@@ -61,24 +62,30 @@ def get_channelwise_data_distribution(
 
 
 def channel_axis(subject: Subject, rank: int, axis: int | None = None) -> int:
-    """The place of the channels in a tensor of that rank; ``ArgumentError`` if it has none."""
-    place = axis
-    if place is None:
+    """The place of the channels in a tensor of that rank; -1 for a single number.
+
+    ``axis`` checked, or the default: the axis of a grid with several scales, else 0 for a weight
+    and 1 for others (0 where there is no second). Raises ``ArgumentError``.
+    """
+    if axis is None:
         own = subject.item.axis if subject.item is not None else -1
-        place = max(own, 0) if subject.kind == WEIGHT else 1
-    if not -rank <= place < rank:
-        allowed = f"-{rank} to {rank - 1}" if rank else "none, it is a single number"
+        place = own if own >= 0 else int(subject.kind != WEIGHT)
+        return min(place, rank - 1)
+    if not -rank <= axis < rank:
+        allowed = f"choose from -{rank} to {rank - 1}" if rank else "it is a single number"
         raise ArgumentError(
             f"axis: {subject.name} reads {subject.tensor!r} of {rank} dimensions, which has no "
-            f"axis {place}; choose from {allowed}"
+            f"axis {axis}; {allowed}"
         )
-    return place % rank
+    return axis % rank
 
 
 def by_channel(array: Array, axis: int) -> Array:
-    """``[channels, values]``."""
+    """``[channels, values]``; one channel for the axis -1."""
+    if axis < 0:
+        return array.reshape(1, -1)
     moved = np.moveaxis(array, axis, 0)
-    return moved.reshape(moved.shape[0], -1) if array.size else moved.reshape(moved.shape[0], 0)
+    return moved.reshape(moved.shape[0], array.size // max(moved.shape[0], 1))
 
 
 def items_of(runner: Runner, subject: Subject) -> int:

@@ -15,6 +15,7 @@ MOST_KEPT = 1 << 25
 """Values kept of all tensors that are looked at together."""
 MOST_KEPT_OF_CHANNEL = 1 << 16
 _FLIERS = 60  # drawn for a channel
+_NAN = float("nan")
 
 
 class ChannelValues:
@@ -93,7 +94,7 @@ def _none(shares: tuple[float, ...]) -> Array:
 
 def _box(row: Array, least: float, most: float, mean: float) -> Box:
     if not row.size:
-        return Box(*[float("nan")] * 6)
+        return Box(_NAN, _NAN, _NAN, _NAN, _NAN, _NAN)
     lower, median, upper = (float(q) for q in np.quantile(row, (0.25, 0.5, 0.75)))
     reach = 1.5 * (upper - lower)
     inside = row[(row >= lower - reach) & (row <= upper + reach)]

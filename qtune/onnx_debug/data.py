@@ -25,8 +25,8 @@ Given = str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any]
 class CalibrationDataSet:
     """Items of calibration data, each a dict of arrays by input name; files are read when asked.
 
-    ``given``: a folder ``<dir>/<input name>/<i>.npy``; a dict of input name -> sequence of arrays;
-    or, for a model of one input, a sequence of arrays (with more inputs: a sequence of dicts). A
+    ``given``: a folder ``<dir>/<input name>/<i>.npy``; a dict of input name -> sequence of arrays
+    or of .npy files, or a folder of them; or, for a model of one input, a sequence of arrays (with more inputs: a sequence of dicts). A
     single array is one item. ``inputs``: those of the model; every item is checked against
     their names, sizes and dtypes when it is read.
 
@@ -104,7 +104,11 @@ def _by_name(given: Mapping[str, Any], inputs: Sequence[Port]) -> dict[str, Sequ
     _check_names(set(given), {port.name for port in inputs}, "calibration data")
     found = {}
     for name, items in given.items():
-        found[name] = [items] if isinstance(items, np.ndarray) else list(items)
+        if isinstance(items, (str, os.PathLike)):
+            found[name] = _npy_files(Path(items), name)
+        else:
+            listed = [items] if isinstance(items, np.ndarray) else list(items)
+            found[name] = [Path(i) if isinstance(i, (str, os.PathLike)) else i for i in listed]
     return found
 
 
@@ -132,9 +136,21 @@ def _files(folder: Path, name: str, inputs: Sequence[Port]) -> list[Path]:
             f"there are the folders {', '.join(there) or '(none)'}, the model's inputs are "
             f"{', '.join(port.name for port in inputs)}"
         )
-    found = sorted(place.glob("*.npy"), key=lambda path: _order(path.stem))
+    return _npy_files(place, name)
+
+
+def _npy_files(folder: Path, name: str) -> list[Path]:
+    """The .npy files of one input; numbers in their names count as numbers."""
+    if not folder.is_dir():
+        raise ArgumentError(
+            f"calibration data: {folder} is no folder; expected one with the .npy files of the "
+            f"input {name!r}"
+        )
+    found = sorted(folder.glob("*.npy"), key=lambda path: _order(path.stem))
     if not found:
-        raise ArgumentError(f"calibration data: {place} holds no .npy file")
+        raise ArgumentError(
+            f"calibration data: {folder} holds no .npy file for the input {name!r}"
+        )
     return found
 
 
@@ -154,13 +170,13 @@ def _checked(item: Any, index: int, port: Port) -> Array:
         if not (array.dtype.kind == "f" and port.dtype.kind == "f"):
             raise ArgumentError(
                 f"calibration data: {where} has the dtype {array.dtype}, the input {port.name!r} "
-                f"takes {port.dtype}"
+                f"takes {port.dtype}; convert it before"
             )
         array = array.astype(port.dtype)
     if port.shape is not None and not _fits(array.shape, port.shape):
         raise ArgumentError(
             f"calibration data: {where} has the shape {list(array.shape)}, the input "
-            f"{port.name!r} takes {['any' if s is None else s for s in port.shape]}"
+            f"{port.name!r} takes [{', '.join('any' if s is None else str(s) for s in port.shape)}]"
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ArgumentError(f"calibration data: {where} holds NaN or infinity")
@@ -174,6 +190,8 @@ def _read(path: Path) -> Array:
         raise ArgumentError(f"calibration data: {path} is no .npy file: {error}") from None
     if not isinstance(array, np.ndarray):
         raise ArgumentError(f"calibration data: {path} is no .npy file of one array")
+    if array.dtype.kind not in "biuf":
+        raise ArgumentError(f"calibration data: {path} holds no numbers but {array.dtype}")
     return array
 
 

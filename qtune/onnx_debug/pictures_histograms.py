@@ -31,9 +31,7 @@ class Panel:
     is_apart: bool = False
 
 
-def draw_histograms(
-    path: str | os.PathLike[str], panels: Sequence[Panel], title: str = ""
-) -> Path:
+def draw_histograms(path: str | os.PathLike[str], panels: Sequence[Panel], title: str = "") -> Path:
     """Draw ``panels`` side by side and write a PNG; return its path.
 
     A blue triangle stands at the value of the largest magnitude, a red dashed line at the
@@ -65,6 +63,7 @@ def _draw(axes: Any, panel: Panel) -> None:
         edges, heights = np.array([counts.most - half, counts.most + half]), heights[:1]
     axes.stairs(heights, edges, fill=True, color=on.GREY, alpha=0.75)
     axes.set_yscale("log")
+    axes.minorticks_off()
     axes.set_ylim(0.5, float(heights.max()) * 2)
     marks = [_triangle(axes, counts.largest)]
     labels = [f"absolute maximum {abs(counts.largest):.6g}"]

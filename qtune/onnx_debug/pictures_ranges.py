@@ -12,7 +12,7 @@ import numpy as np
 
 from qtune.onnx_debug import pictures_sheet as on
 
-_PER_CHANNEL, _LEAST_WIDTH, _MOST_WIDTH = 0.11, 7.0, 28.0  # inches
+_PER_CHANNEL, _LEAST_WIDTH, _MOST_WIDTH = 0.11, 7.0, 16.0  # inches
 _TOP, _BOTTOM, _GAP = 3.2, 2.0, 0.7
 
 

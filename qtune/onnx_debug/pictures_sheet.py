@@ -13,9 +13,9 @@ from typing import Any
 from qtune.errors import RunError
 from qtune.report.files import atomic_path
 
-BLUE, RED, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
-PALETTE = (BLUE, RED, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, which the colour-blind can tell apart; their yellow is too pale."""
+BLUE, RED, GREEN, GREY = "#0077BB", "#CC3311", "#009988", "#7F7F7F"
+PALETTE = (BLUE, RED, GREEN, "#EE7733", "#33BBEE", "#EE3377", "#000000")
+"""Tol's vibrant colours, which the colour-blind can tell apart, and black."""
 STYLES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*X"
 
@@ -74,7 +74,8 @@ def describe(axes: Any, *, xlabel: str = "", ylabel: str = "", title: str = "") 
     """Labels and title; a ``$`` of a name is no formula."""
     axes.set_xlabel(readable(xlabel), parse_math=False)
     axes.set_ylabel(readable(ylabel), parse_math=False)
-    axes.set_title(readable(title, 120), parse_math=False, fontsize=10)
+    # a place for the title saves matplotlib the search for one
+    axes.set_title(readable(title, 120), y=1.0, parse_math=False, fontsize=10)
 
 
 def legend_beside(axes: Any, handles: list[Any], labels: list[str]) -> None:

@@ -35,7 +35,11 @@ def segments(sessions: Sessions, feed: Mapping[str, Array]) -> tuple[Segment, ..
     atoms = [wiring.part(*bounds) for bounds in wiring.atoms()]
     if not atoms:
         return ()
-    starts = cuts(*_costs(sessions, atoms, feed))
+    readers = [
+        sum(not wiring.by_output.keys().isdisjoint(names) for names in wiring.reads[a.first : a.last])
+        for a in atoms
+    ]
+    starts = cuts(*_costs(sessions, atoms, feed), readers)
     groups = [atoms[i:j] for i, j in zip(starts, [*starts[1:], len(atoms)], strict=True)]
     return tuple(_segment(wiring, group) for group in groups)
 

@@ -85,8 +85,9 @@ class Runner:
         for segment in self._needed(places):
             here = places.get(segment, [])
             change.run(segment, {self._wiring.root(name) for name in here})
-            yield from ((n, base.tensor(n), change.tensor(n)) for n in here)
+            rows = [(n, base.tensor(n), change.tensor(n)) for n in here]  # others may use base, too
             change.forget(segment)
+            yield from rows
 
     def _plan(self) -> tuple[Segment, ...]:
         if self._segments is None:

@@ -7,8 +7,9 @@ session. A *segment* is a run of atoms; its calibration nodes are left out (thei
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,12 @@ from qtune.onnx_debug.calibrated import CalibratedModel, CalibrationNode
 Array = np.ndarray[Any, Any]
 
 _MOST_NODES = 16  # in an atom, all tensors of which are exposed
-_MOST_SEGMENTS = 16
-_LEAST_WORK = 1_200_000  # multiply-adds that take about as long as the call of a session
-_WORK_OF_AN_ELEMENT = 16  # an element that is read and written, in multiply-adds
+_MOST_ATOMS = 64  # in a segment
+# work is counted in multiply-adds of a convolution; measured on one core with AVX-512
+_CALL = 1_200_000  # of a session
+_OPEN = 1.5  # how much longer an atom takes with unpacked weights and without fusion
+_WORK_OF_AN_ELEMENT = 16  # that is read and written
+_WORK_OF_A_CROSSING = 64  # an element that leaves the blocked layout of a session and enters again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,14 +57,11 @@ class Wiring:
         self.model = model
         self.by_output = {item.output: item for item in model.calibrations.values()}
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.constants |= dict(_constant_nodes(graph))
-        calibrating = {node.name for item in model.calibrations.values() for node in item.nodes}
-        self.nodes = [
-            node
-            for node in graph.node
-            if node.name not in calibrating and not set(node.output) <= self.constants.keys()
-        ]
-        self.reads = [tuple(dict.fromkeys(tensors_read(node))) for node in self.nodes]
+        constants = {node.name: node for node in graph.node if node.op_type == "Constant"}
+        self.constants |= {node.output[0]: _as_tensor(node) for node in constants.values()}
+        ordinary = {node.name for node in model.nodes} - set(constants)
+        self.nodes = [node for node in graph.node if node.name in ordinary]
+        self.reads = [tuple(dict.fromkeys(filter(None, node.input))) for node in self.nodes]
         self.maker = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
         self.outputs = tuple(port.name for port in model.outputs)
         self._arrays: dict[str, Array] = {}
@@ -115,36 +116,16 @@ class Wiring:
         )
 
 
-def _constant_nodes(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    for node in graph.node:
-        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-            (attribute,) = node.attribute
-            tensor = _as_tensor(attribute)
-            if tensor is not None:
-                yield node.output[0], tensor
-
-
-def _as_tensor(attribute: onnx.AttributeProto) -> onnx.TensorProto | None:
+def _as_tensor(constant: onnx.NodeProto) -> onnx.TensorProto:
+    (attribute,) = constant.attribute
     value = helper.get_attribute_value(attribute)
     if attribute.name == "value":
         return value  # type: ignore[no-any-return]
     kinds = {"value_float": np.float32, "value_floats": np.float32}
     kinds |= {"value_int": np.int64, "value_ints": np.int64}
     if attribute.name not in kinds:
-        return None
+        raise NotImplementedError(f"{constant.name}: a Constant with {attribute.name}")
     return numpy_helper.from_array(np.asarray(value, kinds[attribute.name]))
-
-
-def tensors_read(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads, also within its subgraphs."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            own = {item.name for item in (*graph.input, *graph.initializer)}
-            own.update(name for inside in graph.node for name in inside.output)
-            wanted = [name for inside in graph.node for name in tensors_read(inside)]
-            wanted.extend(item.name for item in graph.output)
-            yield from (name for name in wanted if name not in own)
 
 
 def work(node: onnx.NodeProto, inputs: Sequence[Array], outputs: Sequence[Array]) -> int:
@@ -165,20 +146,35 @@ def _multiply_adds(op: str, inputs: Sequence[Array], outputs: Sequence[Array]) -
     return 0
 
 
-def cuts(costs: Sequence[int], crossing: Sequence[int]) -> list[int]:
-    """Where to cut atoms into segments of like cost: indices of the atoms that begin one.
+def cuts(works: Sequence[int], crossing: Sequence[int], readers: Sequence[int]) -> list[int]:
+    """Which atoms begin a segment, so that all nodes in turn are switched on with least work.
 
-    ``costs``: of each atom. ``crossing``: elements of the tensors that are alive before each atom.
-    The number of segments grows with the root of the whole cost: what a shorter way to run saves,
-    calls of sessions must not eat up. Near each place of equal shares the narrowest cut is taken.
+    Of each atom: its work, the elements of the tensors that are alive before it, and how many nodes
+    in it read calibrated tensors. A node that is on costs its atom and those behind it in the
+    segment opened (more than one atom: also once without it, to compare), and the segments behind
+    as plain sessions, with a call and a copy of what crosses for each. Cheapest cuts by dynamic
+    programming over the sums of both.
     """
-    whole = sum(costs)
-    count = max(1, min(_MOST_SEGMENTS, len(costs), math.isqrt(whole // _LEAST_WORK)))
-    before = np.concatenate(([0], np.cumsum(costs)))
-    found = [0]
-    for share in range(1, count):
-        target, reach = whole * share / count, whole / count / 3
-        choices = [i for i in range(found[-1] + 1, len(costs)) if abs(before[i] - target) <= reach]
-        if choices:
-            found.append(min(choices, key=lambda i: (crossing[i], abs(before[i] - target))))
-    return found
+    opened = _sums(round(_OPEN * one) + _CALL for one in works)
+    plain, nodes = _sums(works), _sums(readers)
+    weighted = _sums(n * before for n, before in zip(readers, opened, strict=False))
+    best: list[tuple[float, int]] = [(0, 0)]
+    for stop in range(1, len(works) + 1):
+        choices = []
+        for start in range(max(0, stop - _MOST_ATOMS), stop):
+            within = (nodes[stop] - nodes[start]) * opened[stop]
+            within -= weighted[stop] - weighted[start]
+            if stop - start > 1:
+                within += opened[stop] - opened[start]
+            cut = _CALL + _WORK_OF_A_CROSSING * crossing[start]
+            behind = nodes[start] * (plain[stop] - plain[start] + cut)
+            choices.append((best[start][0] + within + behind, start))
+        best.append(min(choices))
+    found = [best[-1][1]]
+    while found[-1]:
+        found.append(best[found[-1]][1])
+    return found[::-1]
+
+
+def _sums(values: Iterable[int]) -> list[int]:
+    return [0, *itertools.accumulate(values)]

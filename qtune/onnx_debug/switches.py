@@ -19,7 +19,7 @@ from qtune.bpu.ort import new_session
 from qtune.hbir import hz_calibration
 from qtune.hbir.hz_calibration import Calibration
 from qtune.onnx_debug.calibrated import CalibrationNode
-from qtune.onnx_debug.segments import Part, Wiring, tensors_read
+from qtune.onnx_debug.segments import Part, Wiring
 
 Array = np.ndarray[Any, Any]
 
@@ -89,7 +89,7 @@ class Sessions:
         weights: Mapping[str, Array] | None = None,
     ) -> _Session:
         wiring = self.wiring
-        read = dict.fromkeys(name for node in nodes for name in tensors_read(node))
+        read = dict.fromkeys(name for node in nodes for name in node.input)
         constants = {n: wiring.array(n) for n in read if n in wiring.constants and n not in given}
         constants |= weights or {}
         shared = {n: array for n, array in constants.items() if array.nbytes >= _SHARED_BYTES}

@@ -1,4 +1,4 @@
-"""``tensor_analysis``: the numbers of chosen tensors and of their channels, as tables and pictures."""
+"""``tensor_analysis``: the numbers of chosen tensors and channels, in tables and pictures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE, CHANNEL_TABLE = "tensor_analysis.csv", "tensor_analysis_channels.csv"
 
 @dataclass(frozen=True, slots=True)
 class TensorAnalysis:
-    """``tensors``: a row for each node; ``channels``: for each channel; ``files``: what was written.
+    """``tensors``: a row for each node; ``channels``: for each channel; ``files``: written.
 
     Columns: :class:`TensorRow`.
     """

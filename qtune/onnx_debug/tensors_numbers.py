@@ -1,4 +1,4 @@
-"""The numbers of a tensor and of its channels: range, shares, and the error that calibration makes."""
+"""The numbers of a tensor and of its channels: range, shares, and the error of calibration."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from qtune.onnx_debug.channels import by_channel
+from qtune.onnx_debug.channels import by_channel, channel_axis
 from qtune.onnx_debug.channels_values import ChannelValues
-from qtune.onnx_debug.distribution_stream import ORDINARY, WEIGHT, Subject
+from qtune.onnx_debug.distribution_stream import ORDINARY, Subject
 
 Array = np.ndarray[Any, Any]
 
@@ -101,8 +101,8 @@ class TensorNumbers:
 
     def add(self, plain: Array, calibrated: Array) -> None:
         """The arrays of one item."""
-        axis = _axis(self.subject, plain.ndim)
-        rows, others = _rows(plain, axis), _rows(calibrated, axis)
+        axis = channel_axis(self.subject, plain.ndim)
+        rows, others = by_channel(plain, axis), by_channel(calibrated, axis)
         limits = self._limits(len(rows))
         flat = None if limits is None else np.broadcast_to(limits, rows.shape).reshape(1, -1)
         self.whole.add(rows.reshape(1, -1), others.reshape(1, -1), flat)
@@ -134,42 +134,38 @@ class TensorNumbers:
             yield from _table(self.subject, self.channels, by_channels=True)
 
 
-def _axis(subject: Subject, rank: int) -> int:
-    """The channels: the grid's own axis; else 0 of a weight, 1 of others; -1 for one number."""
-    own = subject.item.axis if subject.item is not None else -1
-    place = own if own >= 0 else int(subject.kind != WEIGHT)
-    return min(place, rank - 1)
-
-
-def _rows(array: Array, axis: int) -> Array:
-    return array.reshape(1, -1) if axis < 0 else by_channel(array, axis)
-
-
 def _table(subject: Subject, held: Numbers, *, by_channels: bool) -> Iterator[TensorRow]:
     values, item = held.values, subject.item
-    quantiles = values.quantiles(_SHARES).tolist()
+    quantiles = values.quantiles(_SHARES)
     for index, count in enumerate(values.count.tolist()):
         some = max(count, 1)
+        p0_1, p1, p25, p50, p75, p99, p99_9 = quantiles[index].tolist()
         yield TensorRow(
-            subject.name,
-            subject.kind,
-            subject.tensor,
-            index if by_channels else None,
-            count,
-            int(values.lost[index]),
-            float(values.least[index]),
-            float(values.most[index]),
-            float(values.mean[index]),
-            float(values.deviation[index]),
-            *quantiles[index],
-            int(values.zeros[index]) / some,
-            None if item is None else item.bits,
-            None if item is None else _of(item.thresholds, index, by_channels),
-            None if item is None else _of(item.scales, index, by_channels),
-            None if item is None else int(held.clipped[index]) / some,
-            float(held.noise[index]) / some,
-            float(held.sqnr[index]),
-            float(held.max_error[index]),
+            node=subject.name,
+            kind=subject.kind,
+            tensor=subject.tensor,
+            channel=index if by_channels else None,
+            values=count,
+            not_finite=int(values.lost[index]),
+            min=float(values.least[index]),
+            max=float(values.most[index]),
+            mean=float(values.mean[index]),
+            std=float(values.deviation[index]),
+            p0_1=p0_1,
+            p1=p1,
+            p25=p25,
+            p50=p50,
+            p75=p75,
+            p99=p99,
+            p99_9=p99_9,
+            zeros=int(values.zeros[index]) / some,
+            bits=None if item is None else item.bits,
+            threshold=None if item is None else _of(item.thresholds, index, by_channels),
+            scale=None if item is None else _of(item.scales, index, by_channels),
+            clipped=None if item is None else int(held.clipped[index]) / some,
+            mse=float(held.noise[index]) / some,
+            sqnr=float(held.sqnr[index]),
+            max_error=float(held.max_error[index]),
         )
 
 

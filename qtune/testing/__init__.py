@@ -6,8 +6,7 @@ without it.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from qtune.lazy import importer
 
 _HOMES = {
     "assert_accuracy_drop_below": "accuracy",
@@ -27,14 +26,11 @@ _HOMES = {
     "Baseline": "baseline",
     "BatchedModule": "batched",
     "Stages": "stages",
+    "OnnxModel": "onnx_model",
+    "OnnxStages": "onnx_stages",
     "DirectoryStore": "store",
     "AssertionResult": "result",
     "LayerResult": "result",
 }
 __all__ = list(_HOMES)  # noqa: PLE0605 - derived from the table above
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = importer(__name__, _HOMES)

@@ -17,9 +17,10 @@ from qtune.errors import ArgumentError, kind_of
 from qtune.hbir.module import HbirModule
 from qtune.profiler.metric import number_of
 from qtune.profiler.undisturbed import refuse_observing, undisturbed
-from qtune.testing.arguments import check_limit, check_switch, is_number
-from qtune.testing.batched import BatchedModule
+from qtune.testing.arguments import Onnx, check_limit, check_switch, is_number
+from qtune.testing.batched import callable_of
 from qtune.testing.limits import shortest
+from qtune.testing.onnx_model import OnnxModel, as_model
 from qtune.testing.origin import origin_of
 from qtune.testing.put_back import put_back
 from qtune.testing.record import conclude
@@ -41,8 +42,8 @@ Evaluate = Callable[[Any], Any]
 
 
 def assert_accuracy_drop_below(
-    baseline: nn.Module | HbirModule | Program | float,
-    other: nn.Module | HbirModule | Program,
+    baseline: nn.Module | HbirModule | Program | Onnx | float,
+    other: nn.Module | HbirModule | Program | Onnx,
     evaluate: Evaluate,
     *,
     max_drop: float,
@@ -55,8 +56,9 @@ def assert_accuracy_drop_below(
 
     ``evaluate(model)`` returns the metric over a data set, one number. It may call every model as
     ``model(images)``: a torch module comes in eval mode, without gradients, and is put back as it
-    was; an HBIR module or a program as ``BatchedModule``, which takes any batch size. Both runs
-    draw the same random numbers.
+    was; an HBIR module or a program as ``BatchedModule``, which takes any batch size; ONNX models
+    and what was made from them as ``BatchedOnnx``, which takes arrays too. Both runs draw the same
+    random numbers.
     ``baseline``: a model, or the number that it had.
 
     ``unit``: ``"share"`` (0 to 1) and ``"percent"`` (0 to 100) count the drop in percentage points,
@@ -69,7 +71,7 @@ def assert_accuracy_drop_below(
     __tracebackhide__ = True
     task = _Task(evaluate, metric, unit, higher_is_better)
     bound = check_limit(_CHECK, "max_drop", max_drop)
-    _check_models(baseline, other)
+    baseline, other = _models(baseline, other)
     before = _given(baseline, task) if is_number(baseline) else task.run("baseline", baseline)
     after = task.run("other", other)
     drop = task.drop(before, after)
@@ -154,7 +156,7 @@ class _Task:
     def _evaluated(self, model: Any) -> Any:
         if not isinstance(model, nn.Module):
             with randomness_kept():
-                return self.evaluate(BatchedModule(model))
+                return self.evaluate(callable_of(model))
         refuse_observing(model, _CHECK)
         with comparing(model), undisturbed(model), put_back(model):
             return self.evaluate(model)
@@ -174,13 +176,17 @@ def _given(value: Any, task: _Task) -> float:
     return task.checked(check_limit(_CHECK, "baseline", value), f"{_CHECK}: baseline")
 
 
-def _check_models(baseline: Any, other: Any) -> None:
-    kinds = (nn.Module, HbirModule, Program)
-    for side, value in (("baseline", baseline), ("other", other)):
+def _models(baseline: Any, other: Any) -> tuple[Any, Any]:
+    """Both models, or the number of the baseline; paths are opened."""
+    kinds = (nn.Module, HbirModule, Program, OnnxModel)
+    found = {}
+    for side, given in (("baseline", baseline), ("other", other)):
+        value = found[side] = as_model(_CHECK, side, given)
         if isinstance(value, kinds) or (side == "baseline" and is_number(value)):
             continue
         number = ", or the number it had" if side == "baseline" else ""
         raise ArgumentError(
             f"{_CHECK}: {side} must be a torch module, an HBIR module or a compiled program"
-            f"{number}, but got {kind_of(value)}"
+            f"{number}, but got {kind_of(value)}; an ONNX model may come as its path"
         )
+    return found["baseline"], found["other"]

@@ -14,7 +14,9 @@ from qtune.capture.inputs import Inputs
 from qtune.capture.structure import flatten, leaf_names, unflatten
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
-from qtune.testing.running import Chunk, chunks
+from qtune.testing.onnx_inputs import ports_of
+from qtune.testing.onnx_model import OnnxModel, as_given, feed_of
+from qtune.testing.running import Chunk, chunks, outputs_by_name
 
 
 class BatchedModule:
@@ -42,6 +44,39 @@ class BatchedModule:
 
     def __getitem__(self, key: int | str) -> Any:
         return self.module[key]
+
+
+class BatchedOnnx:
+    """Calls an ONNX model, or a module or program that was imported from one, in any batch size.
+
+    As ``OnnxModel`` is called: inputs in their order, by keyword, or in one dict by name; the
+    result is the output, or a dict by name where there are several, of arrays if arrays came.
+    """
+
+    def __init__(self, module: HbirModule | Program | OnnxModel) -> None:
+        self.module = module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs."""
+        feed = feed_of(ports_of(self.module), args, kwargs)
+        parts = chunks((self.module,), Inputs(*feed.values()))
+        outputs = [outputs_by_name(self.module, part.inputs) for part in parts]
+        if len(parts) == 1 and parts[0].rows == parts[0].size:
+            return as_given(outputs[0], feed.values())
+        return as_given(_joined(outputs, parts), feed.values())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+    def __getitem__(self, key: int | str) -> Any:
+        return self.module[key]  # type: ignore[index]
+
+
+def callable_of(module: HbirModule | Program | OnnxModel) -> BatchedModule | BatchedOnnx:
+    """What a function that evaluates models gets in the place of ``module``."""
+    if isinstance(module, OnnxModel) or ports_of(module):
+        return BatchedOnnx(module)
+    return BatchedModule(module)
 
 
 def _as_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from qtune.hbir.feeding import bind_call, outputs_from
 from qtune.hbir.module import HbirModule
 from qtune.hbir.result import OpResult
 from qtune.report.progress import progress
-from qtune.testing.arguments import check_hbir
+from qtune.testing.arguments import OnnxPath, check_hbir
+from qtune.testing.onnx_model import BC, OnnxModel, as_model, stage_error
 from qtune.testing.origin import origin_of
 from qtune.testing.record import conclude
 from qtune.testing.result import AssertionResult, LayerResult
@@ -30,17 +32,18 @@ Expected = Mapping[str, Tensor]
 
 
 def assert_bit_exact(
-    module: HbirModule, *, inputs: Any, against: Any, name: str | None = None
+    module: HbirModule | OnnxPath, *, inputs: Any, against: Any, name: str | None = None
 ) -> AssertionResult:
     """Assert that the outputs of an HBIR module have exactly the expected bits.
 
     ``against``: ``"reference"`` (the NumPy kernels of the same module), another HBIR module, a
     sha256 hex digest as ``output_hash`` gives it, or the expected tensors or arrays (one, a
     sequence in the order of the outputs, or a dict by output name). For the first two the message
-    names the first operator that differs. ``inputs`` as for ``assert_consistency``.
+    names the first operator that differs. ``inputs`` as for ``assert_consistency``. Modules may
+    come as paths of .bc files.
     """
     __tracebackhide__ = True
-    check_hbir(_CHECK, "module", module)
+    module, against = check_hbir(_CHECK, "module", module), _other(against)
     parts = chunks((module, against) if isinstance(against, HbirModule) else (module,), inputs)
     label = name or ""
     is_reference = isinstance(against, str) and against == REFERENCE
@@ -60,9 +63,20 @@ def assert_bit_exact(
     return _result(run.outputs, _expected(against, run.outputs), (), module, label)
 
 
-def output_hash(module: HbirModule, inputs: Any) -> str:
+def _other(against: Any) -> Any:
+    """``against``; a path of a .bc file as its module."""
+    is_path = isinstance(against, str) and against.endswith(BC)
+    if is_path or isinstance(against, PathLike):
+        against = as_model(_CHECK, "against", against)
+    if isinstance(against, OnnxModel):
+        expected = "a module, a .bc file, 'reference', a digest or tensors (floats have no codes)"
+        raise stage_error(_CHECK, "against", against, expected)
+    return against
+
+
+def output_hash(module: HbirModule | OnnxPath, inputs: Any) -> str:
     """sha256 over names, dtypes, shapes and bytes of all outputs."""
-    check_hbir("output_hash", "module", module)
+    module = check_hbir("output_hash", "module", module)
     return _digest(_Run(module, chunks((module,), inputs), observe=False).outputs)
 
 

@@ -12,13 +12,14 @@ from torch import Tensor
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.profiler.observe import Model, OpRecord
-from qtune.testing.arguments import check_hbir, check_model, check_switch
+from qtune.testing.arguments import Onnx, check_hbir, check_model, check_switch
 from qtune.testing.codes import code_shares
 from qtune.testing.limits import METRICS, Limit, bound_of, limits_of
+from qtune.testing.onnx_inputs import ports_of
 from qtune.testing.origin import Origin, origin_of
 from qtune.testing.record import conclude_all
 from qtune.testing.result import LAYERS, OUTPUTS, AssertionResult, LayerResult
-from qtune.testing.running import Chunk, chunks, comparing, observations, outputs_of
+from qtune.testing.running import AnyModel, Chunk, chunks, comparing, observations, outputs_of
 from qtune.testing.steps import steps_result
 
 _CHECK = "assert_consistency"
@@ -38,10 +39,19 @@ END_TO_END_ADVICE = (
     "assert_sensitivity_below on stages.calib, to find the operator."
 )
 
+_FOR_ONNX = {
+    ADVICE: "Look at the first bad layer: its range, and whether calibration saw such data; raise "
+    'it to int16 (quant_config={"node_config": {NODE: {"qtype": "int16"}}}) or choose another '
+    "calibration_type.",
+    **{text: text.replace(".calib ", ".calibrated ").replace(".calib,", ".calibrated,")
+       for text in (FLOAT_ADVICE, END_TO_END_ADVICE)},
+}
+"""The same about models that were made from ONNX."""
+
 
 def assert_consistency(
-    baseline: Model,
-    other: Model,
+    baseline: Model | Onnx,
+    other: Model | Onnx,
     *,
     inputs: Any,
     max_qscale_diff: float | None = None,
@@ -60,7 +70,9 @@ def assert_consistency(
     every operator's result. Outputs without a scale are compared by metrics only, and named.
     Where outputs are too far off, the message has the operators as well.
     ``inputs``: a tensor, a tuple of arguments, ``qtune.Inputs``, or a list of these; the batch size
-    may differ from the exported one. Raises ``AssertionError`` with the result as
+    may differ from the exported one. ONNX models come as paths, as ``ModelProto`` or from
+    ``OnnxStages``; their inputs may also be arrays, dicts by input name, or a folder of calibration
+    data. Raises ``AssertionError`` with the result as
     ``.qtune_result``, ``ArgumentError`` for models that can't be compared.
     """
     __tracebackhide__ = True
@@ -76,25 +88,26 @@ def assert_consistency(
             f"{_CHECK}: give at least one limit: max_qscale_diff, {', '.join(METRICS)}"
         )
     check_switch(_CHECK, "per_layer", per_layer)
-    check_model(_CHECK, "baseline", baseline)
-    check_model(_CHECK, "other", other)
-    parts = chunks((baseline, other), inputs)
-    origin = origin_of(other, name)
+    left, right = check_model(_CHECK, "baseline", baseline), check_model(_CHECK, "other", other)
+    parts = chunks((left, right), inputs)
+    origin = origin_of(right, name)
     results = []
-    with comparing(baseline, other):
+    with comparing(left, right):
         if max_qscale_diff is not None:
             bound = bound_of(_CHECK, "max_qscale_diff", max_qscale_diff)
-            module = check_hbir(f"{_CHECK}: max_qscale_diff", "other", other)
-            results.append(steps_result(baseline, module, parts, bound, origin))
+            module = check_hbir(f"{_CHECK}: max_qscale_diff", "other", right)
+            results.append(steps_result(left, module, parts, bound, origin))
         if limits:
             if per_layer:
-                pairs, note = _layer_pairs(baseline, other, parts)
+                pairs, note = _layer_pairs(left, right, parts)
                 found = replace(_by_metrics(limits, pairs, origin), table=note)
             else:
-                found = _by_metrics(limits, list(_output_pairs(baseline, other, parts)), origin)
+                found = _by_metrics(limits, list(_output_pairs(left, right, parts)), origin)
             if not (found.ok or per_layer):
-                found = _down_to_layers(found, limits, baseline, other, parts, origin)
+                found = _down_to_layers(found, limits, left, right, parts, origin)
             results.append(found)
+    if ports_of(right):
+        results = [replace(r, advice=_FOR_ONNX.get(r.advice, r.advice)) for r in results]
     return conclude_all(results)
 
 
@@ -116,7 +129,7 @@ class _Pair:
             )
 
 
-def _output_pairs(baseline: Model, other: Model, parts: Sequence[Chunk]) -> Iterator[_Pair]:
+def _output_pairs(baseline: AnyModel, other: AnyModel, parts: Sequence[Chunk]) -> Iterator[_Pair]:
     left, right = outputs_of(baseline, parts), outputs_of(other, parts)
     same_names = list(left) == list(right)
     if not same_names and (len(left) != len(right) or not _without_containers(baseline, other)):
@@ -127,12 +140,12 @@ def _output_pairs(baseline: Model, other: Model, parts: Sequence[Chunk]) -> Iter
         yield _Pair(f"output {key}".rstrip(), value, found)
 
 
-def _without_containers(*models: Model) -> bool:
+def _without_containers(*models: AnyModel) -> bool:
     """Whether a module was exported without the containers of its outputs, so that names differ."""
     return any(isinstance(m, HbirModule) and not m[0].support_pytree for m in models)
 
 
-def _layer_pairs(baseline: Model, other: Model, parts: Sequence[Chunk]) -> tuple[list[_Pair], str]:
+def _layer_pairs(baseline: AnyModel, other: AnyModel, parts: Sequence[Chunk]) -> tuple[list[_Pair], str]:
     """The results of all operators that both have, and a note that names the others."""
     collected: dict[str, list[_Pair]] = {}
     alone: dict[str, None] = {}
@@ -206,8 +219,8 @@ def _advice(layers: Sequence[LayerResult], end_to_end: bool) -> str:
 def _down_to_layers(
     found: AssertionResult,
     limits: Sequence[Limit],
-    baseline: Model,
-    other: Model,
+    baseline: AnyModel,
+    other: AnyModel,
     parts: Sequence[Chunk],
     origin: Origin,
 ) -> AssertionResult:

@@ -7,10 +7,11 @@ from typing import Any
 
 from qtune.bpu.estimate import estimate
 from qtune.bpu.hbm import Program
-from qtune.errors import ArgumentError, kind_of
+from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
-from qtune.testing.arguments import check_limit
+from qtune.testing.arguments import OnnxPath, check_limit
 from qtune.testing.limits import shortest
+from qtune.testing.onnx_model import as_model, stage_error
 from qtune.testing.origin import Origin, origin_of
 from qtune.testing.record import conclude_all
 from qtune.testing.result import WORST_LAYERS, AssertionResult, LayerResult
@@ -23,18 +24,24 @@ _ADVICE = (
 
 
 def assert_latency_below(
-    model: HbirModule | Program, *, max_us: float, name: str | None = None
+    model: HbirModule | Program | OnnxPath, *, max_us: float, name: str | None = None
 ) -> AssertionResult:
     """Assert that the static estimate of a model's time is at most ``max_us`` microseconds.
 
     ``model``: a converted module (estimated as ``compile`` does by default, for the march it was
-    converted for) or a compiled program (its own estimate; every function of it has to be below).
+    converted for) or a compiled program (its own estimate; every function of it has to be below),
+    or the path of either.
     The estimate is a roofline, made without running anything (docs/compiler.md): it ranks
     operators and variants of a model, it is no measurement. Raises ``ArgumentError`` for a model
     that is not converted yet.
     """
     __tracebackhide__ = True
     bound = check_limit(_CHECK, "max_us", max_us)
+    if bound <= 0:
+        raise ArgumentError(
+            f"{_CHECK}: max_us can't be met: a time is above 0 us but got {shortest(bound)}"
+        )
+    model = as_model(_CHECK, "model", model)
     found = _estimates(model)
     origin = _origin(model, name)
     results = [
@@ -49,10 +56,10 @@ def _estimates(model: Any) -> dict[str, Mapping[str, Any]]:
     if isinstance(model, Program):
         return {function.name: function.estimate for function in model.functions}
     if not isinstance(model, HbirModule):
-        raise ArgumentError(
-            f"{_CHECK}: expected a converted module or a compiled program, such as "
-            f"stages.quantized_bc or stages.hbm, but got {kind_of(model)}"
+        expected = (
+            "a converted module or a compiled program, such as stages.quantized_bc or stages.hbm"
         )
+        raise stage_error(_CHECK, "", model, expected)
     march = model.march
     if model.stage != "quantized" or march is None:
         raise ArgumentError(

@@ -76,12 +76,19 @@ def limits_of(check: str, given: Mapping[str, float | None]) -> list[Limit]:
 
 def bound_of(check: str, name: str, value: float) -> float:
     """``value`` as a bound that some model may keep."""
+    metric = METRICS.get(name, "")
+    is_least = name.startswith("min_")
+    return reachable(check, name, value, metric=metric, ascending=is_least)
+
+
+def reachable(check: str, name: str, value: float, *, metric: str, ascending: bool) -> float:
+    """``value`` as a bound on ``metric``; ``ascending``: larger is better, so it is the least."""
     bound = check_limit(check, name, value)
-    if name == "min_cosine" and bound > _MOST_COSINE:
+    if metric == "COSINE" and bound > _MOST_COSINE:
         raise ArgumentError(
             f"{check}: {name} can't be met: a cosine is at most 1 but got {value}; 99 % is 0.99"
         )
-    if name.startswith("max_") and bound < 0:
+    if not ascending and bound < 0:
         raise ArgumentError(
             f"{check}: {name} can't be met: an error is never below 0 but got {value}"
         )

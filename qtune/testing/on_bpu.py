@@ -12,7 +12,9 @@ from qtune.hbir.module import HbirModule
 from qtune.march import as_march, get_march
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.observe import Model, operator_name
+from qtune.testing.arguments import OnnxCalibrated, check_calibrated
 from qtune.testing.names import operators_of, patterns_of
+from qtune.testing.onnx_model import OnnxModel, as_model
 from qtune.testing.origin import Origin, origin_of
 from qtune.testing.record import conclude
 from qtune.testing.result import AssertionResult, LayerResult
@@ -22,19 +24,20 @@ _ADVICE = "Quantize it, replace it by an operator that the march runs, or name i
 
 
 def assert_on_bpu(
-    model: Model, *, allowed: Iterable[str] = (), name: str | None = None
+    model: Model | OnnxCalibrated, *, allowed: Iterable[str] = (), name: str | None = None
 ) -> AssertionResult:
     """Assert that no operator of the quantized part falls back to the CPU.
 
     ``model``: the integer HBIR module (what ``convert`` decided, ``module.report``), the fake-quant
     one (what ``convert`` would decide, for its stages' march or the one set), or a prepared model
-    (what stays float). Counted are operators, as ``check_model`` counts them: not the quantizes and
+    (what stays float), or a calibrated ONNX model (as ``convert`` would decide). Counted are operators, as ``check_model`` counts them: not the quantizes and
     dequantizes at the border, and not what lies before the first quantize or behind the last
     dequantize, which is the user's own choice; those are named below the message. Float16 on a
     march that computes in it runs on the BPU. ``allowed``: names, modules around them or globs
     (:mod:`qtune.testing.names`) of operators that may. Metric ``cpu_ops``.
     """
     __tracebackhide__ = True
+    model = as_model(_CHECK, "model", model)
     found, names, note = _on_cpu(model)
     may = {
         op
@@ -84,6 +87,8 @@ def _on_cpu(model: Any) -> tuple[dict[str, str], list[str], str]:
         names = [operator_name(node) for node in model.graph.nodes if operator_name(node)]
         why = {op.name: op.reason for op in model.float_ops}
         return {name: why[name] for name in names if name in why}, names, ""
+    if isinstance(model, OnnxModel):
+        model = check_calibrated(_CHECK, model).hbir
     if not isinstance(model, HbirModule):
         raise ArgumentError(
             f"{_CHECK}: expected stages.quantized_bc, another HBIR module, or a model made by "

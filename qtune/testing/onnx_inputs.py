@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,18 @@ def _ports(function: Function) -> tuple[Port, ...]:
             sizes = (None, *sizes[1:])
         found.append(Port(item.name, sizes, np.dtype(item.dtype)))
     return tuple(found)
+
+
+def ports_in(folder: Path) -> list[Port]:
+    """The inputs of which a folder ``<input name>/<i>.npy`` holds data, of any shape."""
+    found = []
+    for place in sorted(path for path in folder.iterdir() if path.is_dir()):
+        first = next(iter(sorted(place.glob("*.npy"))), None)
+        if first is not None:
+            found.append(Port(place.name, None, np.load(first, mmap_mode="r").dtype))
+    if not found:
+        raise ArgumentError(f"{folder} holds no folder of .npy files, <input name>/<i>.npy")
+    return found
 
 
 def examples(models: Sequence[Any], inputs: Any) -> Any:
@@ -112,3 +125,13 @@ def _tensor(value: Any, port: Port, where: str) -> Tensor:
         return value.detach().cpu()
     plain = np.ascontiguousarray(array)
     return torch.from_numpy(plain if plain.flags.writeable else plain.copy())
+
+
+def data_set(model: OnnxModel, inputs: Any) -> CalibrationDataSet:
+    """Calibration data in any of the forms of :func:`examples`; files are read when asked for."""
+    if isinstance(inputs, _FOLDER):
+        return CalibrationDataSet(inputs, model.inputs)
+    names = [port.name for port in model.inputs]
+    calls = _calls(inputs, model.inputs)
+    items = [dict(zip(names, map(as_array, call.args), strict=True)) for call in calls]
+    return CalibrationDataSet(items, model.inputs)

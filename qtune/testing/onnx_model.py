@@ -25,7 +25,7 @@ from qtune.hbir.onnx_import import source as files
 from qtune.hbir.serialize import from_bytes
 from qtune.onnx_debug.calibrated import CalibratedModel, Port
 from qtune.onnx_debug.load import load_calibrated, port_of
-from qtune.testing.origin import Origin, mark
+from qtune.testing.origin import Origin, mark, origin_of
 
 Array = np.ndarray[Any, Any]
 ONNX, BC, HBM = ".onnx", ".bc", ".hbm"
@@ -41,8 +41,7 @@ class OnnxModel:
     onnxruntime runs it in one thread, a calibrated one without graph optimizations, which would
     put integer kernels of its own in the place of QDQ pairs. The given model stays as it is.
 
-    ``fused``: a float model with the same names of nodes in which what convert fuses is fused, in
-    place of this one where single operators are compared.
+    ``is_fused``: its nodes are those of its modules already, as they come from ``OnnxStages``.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class OnnxModel:
         source: files.Source | CalibratedModel,
         name: str | None = None,
         *,
-        fused: OnnxModel | None = None,
+        is_fused: bool = False,
     ) -> None:
         self._source = source
         self.path = str(source) if isinstance(source, str | Path) else None
@@ -58,12 +57,18 @@ class OnnxModel:
         types = {node.op_type for node in given.graph.node}
         self.kind = CALIBRATED if types & _QUANTIZING else FLOAT
         self._given = given
-        self._fused = fused
+        self.is_fused = is_fused or self.kind == CALIBRATED
+        self._fused: dict[str, OnnxModel] = {}
         self.name = name or (Path(self.path).stem if self.path else given.graph.name) or "model"
         mark(self, Origin(self.name, self.path))
 
     def __repr__(self) -> str:
         return f"OnnxModel({self.name!r}, {self.kind})"
+
+    @property
+    def source_proto(self) -> onnx.ModelProto:
+        """The model as it was read, with unique names of nodes; not to be changed."""
+        return self._given
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
@@ -79,14 +84,21 @@ class OnnxModel:
     @cached_property
     def hbir(self) -> HbirModule:
         """The same model in HBIR, stage "qat"; ``OnnxImportError`` where it has no such form."""
-        return import_onnx(self._given, name=self.name)
+        return mark(import_onnx(self._given, name=self.name), origin_of(self))
 
-    @property
-    def fused(self) -> OnnxModel:
-        """The model whose operators are those of HBIR: of a float one the optimized one."""
-        if self._fused is None:
-            self._fused = optimized(self) if self.kind == FLOAT else self
-        return self._fused
+    def fused(self, inputs: Inputs) -> OnnxModel:
+        """The model whose operators are those of HBIR: of a float one the optimized one.
+
+        ``inputs``: where the model leaves sizes open, beside the batch, these decide.
+        """
+        if self.is_fused:
+            return self
+        feed = feed_of(self.inputs, inputs.args, inputs.kwargs)
+        shapes = open_shapes(self.inputs, feed)
+        key = repr(shapes)
+        if key not in self._fused:
+            self._fused[key] = optimized(self, shapes)
+        return self._fused[key]
 
     @cached_property
     def inputs(self) -> tuple[Port, ...]:
@@ -121,11 +133,20 @@ class OnnxModel:
         return new_session(self.proto.SerializeToString(), optimized=self.kind == FLOAT)
 
 
-def optimized(model: OnnxModel) -> OnnxModel:
-    """A float model with batch norms in the convolutions before them and constants folded."""
-    from qtune.onnx_debug.build import optimize
+def open_shapes(inputs: Sequence[Port], feed: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The shapes that arrays have at inputs with open sizes beside the batch."""
+    return {
+        port.name: [int(n) for n in feed[port.name].shape]
+        for port in inputs
+        if port.shape is not None and None in port.shape[1:]
+    }
 
-    return OnnxModel(optimize(model.proto), model.name)
+
+def optimized(model: OnnxModel, shapes: Mapping[str, Sequence[int]]) -> OnnxModel:
+    """A float model with batch norms in the convolutions before them and constants folded."""
+    from qtune.onnx_debug.build.optimize import optimized as with_fused_norms
+
+    return OnnxModel(with_fused_norms(model.proto, shapes), model.name, is_fused=True)
 
 
 def as_model(check: str, name: str, value: Any) -> Any:
@@ -158,14 +179,15 @@ def _of_path(check: str, name: str, path: Path) -> Any:
 
 
 def stage_error(check: str, name: str, value: Any, expected: str) -> ArgumentError:
-    """What to say about a model of a stage that a check can't look at."""
+    """What to say about a model of a stage that a check can't look at; ``name``: of several."""
     got = kind_of(value)
     if isinstance(value, OnnxModel):
         where = f" ({value.path})" if value.path else ""
         got = f"a {value.kind} ONNX model{where}"
     elif isinstance(value, HbirModule):
         got = f"an HBIR module of the stage {value.stage!r}"
-    return ArgumentError(f"{check}: {name} must be {expected}, but got {got}")
+    where = f"{name}: " if name else ""
+    return ArgumentError(f"{check}: {where}expected {expected}, but got {got}")
 
 
 def feed_of(

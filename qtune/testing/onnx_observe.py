@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +41,12 @@ def observe_onnx(model: OnnxModel, inputs: Sequence[Inputs]) -> Iterator[Observa
     itself. Of a calibrated model the values are those behind the calibration node. Held in memory
     are all results of one call.
     """
-    shown = model.fused
-    results = list(_results(shown))
-    wanted = dict.fromkeys(item.tensor for item in results)
-    given = {port.name for port in shown.inputs}
-    session = _showing(shown, [name for name in wanted if name not in given])
+    shown: OnnxModel | None = None
     for index, call in enumerate(progress(inputs, "run", unit="batch")):
+        if shown is not model.fused(call):
+            shown = model.fused(call)
+            results = list(_results(shown))
+            session = _showing(shown, results)
         feed = {k: as_array(v) for k, v in feed_of(shown.inputs, call.args, call.kwargs).items()}
         with naming(f"batch {index} of inputs", call):
             values = feed | session(feed)
@@ -99,12 +99,15 @@ def _calibrating(model: OnnxModel) -> set[str]:
     return {name for node in nodes for name in node.output}
 
 
-def _showing(model: OnnxModel, tensors: Sequence[str]) -> Any:
-    """A function from inputs to these tensors and the outputs, by name."""
+def _showing(
+    model: OnnxModel, results: Sequence[_Result]
+) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """A function from inputs to the tensors of these results and the outputs, by name."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model.proto)
-    known = {info.name for info in copy.graph.output}
-    more = [name for name in tensors if name not in known]
+    known = [info.name for info in copy.graph.output]
+    given = {*known, *(port.name for port in model.inputs)}
+    more = [n for n in dict.fromkeys(item.tensor for item in results) if n not in given]
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in more)
     session = new_session(copy.SerializeToString(), optimized=model.kind != CALIBRATED)
     names = [*known, *more]

@@ -28,7 +28,10 @@ class Origin:
         return [replace(layer, source=layer.source or self._source(layer.name)) for layer in layers]
 
     def _source(self, name: str) -> str:
-        operator = name if name in self.sources else name.rpartition(" ")[0]
+        operator = name if name in self.sources else name.rpartition(" ")[0] or name
+        reused, _, number = operator.rpartition("_")  # in HBIR a second call of ``r`` is ``r_1``
+        if operator not in self.sources and number.isdecimal():
+            operator = reused
         return self.sources.get(operator, "")
 
 

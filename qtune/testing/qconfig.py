@@ -10,13 +10,20 @@ import torch
 from torch import nn
 
 from qtune.errors import ArgumentError
-from qtune.nn.prepared import PreparedModel
 from qtune.qconfig.dtypes import port_dtype
 from qtune.quantizers.fake_quantize import FakeQuantize
 from qtune.quantizers.learned import LearnedFakeQuantize
-from qtune.testing.arguments import check_limit, check_prepared
+from qtune.report.words import counted
+from qtune.testing.arguments import (
+    OnnxCalibrated,
+    check_calibrated,
+    check_limit,
+    check_prepared,
+)
 from qtune.testing.model_ports import ModelPort, model_ports
 from qtune.testing.names import by_port, operators_of, patterns_of
+from qtune.testing.onnx_dtypes import high_precision, onnx_dtypes
+from qtune.testing.onnx_model import OnnxModel, as_model
 from qtune.testing.origin import origin_of
 from qtune.testing.record import conclude
 from qtune.testing.result import PORTS, AssertionResult, LayerResult
@@ -29,13 +36,17 @@ _ADVICE = (
     "Change the rule that decided, or put a template behind it; "
     "qtune.quantization.explain(model) shows who decided what."
 )
+_ONNX_ADVICE = (
+    "Change quant_config: node_config beats op_config, which beats model_config; the log of "
+    "build_model says where the march kept a node from int16."
+)
 
 Problem = tuple[str, str]
 """What a port has, and what it should have."""
 
 
 def assert_qconfig(
-    model: nn.Module,
+    model: nn.Module | OnnxCalibrated,
     *,
     dtypes: Mapping[str, Any] | None = None,
     fixed_scales: Mapping[str, float] | None = None,
@@ -55,14 +66,19 @@ def assert_qconfig(
     fused group is that of the group. What can have no scale (an index, the result of a
     DeQuantStub) is meant by its exact name only. A name that fits nothing is an ``ArgumentError``.
     The message says which rule decided (as ``qtune.quantization.explain`` does).
+
+    Of a calibrated ONNX model the ports are those of its nodes, as calibration nodes bring them to
+    a grid; high precision are outputs that none does. A file does not say which scales were fixed:
+    bound them with ``assert_scale_in``.
     """
     __tracebackhide__ = True
-    prepared = check_prepared(_CHECK, model)
+    model = as_model(_CHECK, "model", model)
     if not dtypes and not fixed_scales and high_precision_outputs is None:
         raise ArgumentError(
             f"{_CHECK}: give at least one of dtypes, fixed_scales, high_precision_outputs"
         )
-    ports = {(port.op, port.kind): port for port in model_ports(prepared)}
+    listed, high = _ports_of(model, fixed_scales)
+    ports = {(port.op, port.kind): port for port in listed}
     keys, by_name = list(ports), {key for key, port in ports.items() if not port.can_have_grid}
     problems: dict[tuple[str, str], list[Problem]] = {}
     for key, dtype in by_port(_CHECK, "dtypes", dtypes or {}, keys, _OUTPUT, by_name).items():
@@ -70,18 +86,34 @@ def assert_qconfig(
     for key, scale in by_port(_CHECK, "fixed_scales", fixed_scales or {}, keys, _OUTPUT).items():
         problems.setdefault(key, []).extend(_wrong_scale(ports[key], scale))
     if high_precision_outputs is not None:
-        for key, found in _precision(prepared, ports, high_precision_outputs).items():
+        for key, found in _precision(high, ports, high_precision_outputs).items():
             problems.setdefault(key, []).extend(found)
     checked = [(port, problems[key]) for key, port in ports.items() if key in problems]
     return _conclude(checked, model, name)
 
 
+def _ports_of(model: Any, fixed_scales: Any) -> tuple[list[ModelPort], set[str]]:
+    """The ports, and the operators whose result has full precision."""
+    if not isinstance(model, OnnxModel):
+        prepared = check_prepared(_CHECK, model)
+        plans = prepared.resolution.plans if prepared.resolution else {}
+        return model_ports(prepared), {op for op, plan in plans.items() if plan.high_precision}
+    check_calibrated(_CHECK, model)
+    if fixed_scales:
+        raise ArgumentError(
+            f"{_CHECK}: fixed_scales: an ONNX model does not say which scales were fixed; bound "
+            "them with assert_scale_in(ranges=...)"
+        )
+    return onnx_dtypes(model), high_precision(model)
+
+
 def _conclude(
-    checked: list[tuple[ModelPort, list[Problem]]], model: nn.Module, name: str | None
+    checked: list[tuple[ModelPort, list[Problem]]], model: Any, name: str | None
 ) -> AssertionResult:
     __tracebackhide__ = True
     wrong = [(port, found) for port, found in checked if found]
-    got, limit = wrong[0][1][0] if wrong else (f"{len(checked)} ports as asked", "0 wrong")
+    right = f"{counted(len(checked), 'port')} as asked"
+    got, limit = wrong[0][1][0] if wrong else (right, "0 wrong")
     origin = origin_of(model, name)
     return conclude(
         AssertionResult(
@@ -96,11 +128,15 @@ def _conclude(
             layers=origin.located([_layer(port, found) for port, found in checked]),
             measured="configured otherwise than asked",
             parts=PORTS,
-            advice=_ADVICE if wrong else "",
+            advice=_advice(model) if wrong else "",
             artefact=origin.artefact,
             provenance=origin.provenance,
         )
     )
+
+
+def _advice(model: Any) -> str:
+    return _ONNX_ADVICE if isinstance(model, OnnxModel) else _ADVICE
 
 
 def _layer(port: ModelPort, problems: list[Problem]) -> LayerResult:
@@ -143,12 +179,11 @@ def _moved_by(grid: FakeQuantize) -> str:
 
 
 def _precision(
-    model: PreparedModel, ports: Mapping[tuple[str, str], ModelPort], given: Any
+    precise: set[str], ports: Mapping[tuple[str, str], ModelPort], given: Any
 ) -> dict[tuple[str, str], list[Problem]]:
     """By port: whether it is one of exactly the high-precision outputs."""
-    plans = model.resolution.plans if model.resolution else {}
     outputs = {key: port for key, port in ports.items() if key[1] == _OUTPUT}
-    high = {key for key in outputs if key[0] in plans and plans[key[0]].high_precision}
+    high = {key for key in outputs if key[0] in precise}
     names = [op for op, _ in outputs]
     wanted = {
         (op, _OUTPUT)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from qtune.report.words import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -117,7 +119,8 @@ class AssertionResult:
         bad = [layer for layer in self.layers if not layer.ok]
         if bad:
             worst = sorted(bad, key=_worst_first)[:WORST_LAYERS]
-            lines.append(f"worst of {len(bad)} bad {self.parts} ({self.measured}):")
+            count = counted(len(bad), f"bad {self.parts.removesuffix('s')}")
+            lines.append(f"worst of {count} ({self.measured}):")
             lines += [f"  {layer.line()}" for layer in worst]
         if bad and self.parts in _IN_ORDER:
             one = _IN_ORDER[self.parts]

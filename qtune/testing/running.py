@@ -16,12 +16,13 @@ from qtune.capture.structure import flatten, flatten_named, unflatten
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.march import march
+from qtune.onnx_debug.data import CalibrationDataSet
 from qtune.prepare.rundir import run_files_in
 from qtune.profiler.kept_state import apart
 from qtune.profiler.observe import Model, Observation, float_twin, is_prepared, observe, run_model
 from qtune.profiler.undisturbed import same_randomness
 from qtune.report.progress import progress
-from qtune.testing.onnx_inputs import examples, ports_of
+from qtune.testing.onnx_inputs import data_set, examples, ports_of
 from qtune.testing.onnx_model import OnnxModel
 from qtune.testing.onnx_observe import observe_onnx
 from qtune.testing.origin import origin_of
@@ -63,6 +64,14 @@ def chunks(models: Sequence[AnyModel | Program], inputs: Any) -> list[Chunk]:
     return [chunk for item in items for chunk in _split(item, size)]
 
 
+def debug_data(model: OnnxModel, inputs: Any) -> CalibrationDataSet:
+    """The same inputs as the debugger reads them, item by item, in batches that fit.
+
+    A part of a batch is filled up with copies of its last row, which count too.
+    """
+    return data_set(model, [part.inputs for part in chunks((model,), inputs)])
+
+
 def _batch_of(module: HbirModule | Program | OnnxModel) -> int | None:
     if isinstance(module, OnnxModel):
         shapes = [port.shape for port in module.inputs]
@@ -100,17 +109,17 @@ def outputs_of(model: AnyModel, parts: Sequence[Chunk]) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {}
     for index, part in enumerate(progress(parts, "run", unit="batch")):
         with _evaluating(model), naming(f"batch {index} of inputs", part.inputs):
-            collect(_outputs(model, part.inputs), part, found)
+            collect(outputs_by_name(model, part.inputs), part, found)
     return joined(found)
 
 
-def _outputs(model: AnyModel, inputs: Inputs) -> Any:
+def outputs_by_name(model: AnyModel | Program, inputs: Inputs) -> Any:
     """The outputs; those of a model from ONNX by their names."""
     if isinstance(model, OnnxModel):
         return model.run_inputs(inputs)
-    outputs = run_model(model, inputs)
     if isinstance(model, nn.Module):
-        return apart(model, outputs)
+        return apart(model, run_model(model, inputs))
+    outputs = model[0](*inputs.args, **inputs.kwargs)
     if ports_of(model):
         return dict(zip((item.name for item in model[0].outputs), outputs, strict=True))
     return outputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qtune.analysis.ablation import AnyPort, Port, all_ports
@@ -11,16 +12,19 @@ from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.observe import Model
-from qtune.testing.arguments import check_limit
+from qtune.testing.arguments import OnnxCalibrated, check_calibrated, check_limit
 from qtune.testing.clipping import Tally, clipping
 from qtune.testing.codes import code_shares
 from qtune.testing.limits import shortest, telling
 from qtune.testing.model_ports import scale_of
 from qtune.testing.names import patterns_of, ports_of
+from qtune.testing.onnx_clipping import onnx_clipping
+from qtune.testing.onnx_model import OnnxModel, as_model, stage_error
+from qtune.testing.onnx_ports import by_calibration, dtype_of, users_of
 from qtune.testing.origin import Origin, origin_of
 from qtune.testing.record import conclude
 from qtune.testing.result import LAYERS, PORTS, AssertionResult, LayerResult
-from qtune.testing.running import chunks, observations
+from qtune.testing.running import chunks, debug_data, observations
 
 _CHECK = "assert_no_saturation"
 _OUTPUT = "output"
@@ -31,7 +35,7 @@ _CODES = (
 
 
 def assert_no_saturation(
-    model: Model,
+    model: Model | OnnxCalibrated,
     *,
     inputs: Any,
     max_share: float,
@@ -42,7 +46,8 @@ def assert_no_saturation(
 
     Of a prepared model: the real values that the float model has on ``inputs`` and that lie
     outside of the port's ``qmin`` to ``qmax`` by half a step or more (``in_range``, numerics.md
-    section 1; infinite in float16); NaN counts as well. Of an HBIR module only the codes are known:
+    section 1; infinite in float16); NaN counts as well. Of a calibrated ONNX model the same, at
+    each calibration node. Of an HBIR module only the codes are known:
     those at ``qmin`` and ``qmax`` count, so a minimum and a maximum that just fit count too, and
     what keeps its input's scale (``pool``) counts again. ``names``: which ports (``"head
     output"``), operators, modules around them or globs; all by default. ``inputs`` as for
@@ -53,15 +58,22 @@ def assert_no_saturation(
     if not 0 <= bound <= 1:
         raise ArgumentError(f"{_CHECK}: max_share is a share from 0 to 1 but got {max_share!r}")
     patterns = patterns_of(_CHECK, "names", names)
+    model = as_model(_CHECK, "model", model)
     origin = origin_of(model, name)
-    if isinstance(model, PreparedModel):
+    if isinstance(model, OnnxModel):
+        check_calibrated(_CHECK, model)
+        layers, advice, parts = *_of_calibrations(model, inputs, patterns, bound), PORTS
+    elif isinstance(model, PreparedModel):
         layers, advice, parts = *_of_ports(model, inputs, patterns, bound), PORTS
     elif isinstance(model, HbirModule):
         layers, advice, parts = _of_codes(model, inputs, patterns, bound), _CODES, LAYERS
     else:
-        raise ArgumentError(
-            f"{_CHECK}: expected a model made by prepare or an HBIR module, such as stages.calib "
-            f"or stages.quantized_bc, but got {type(model).__module__}.{type(model).__qualname__}"
+        raise stage_error(
+            _CHECK,
+            "",
+            model,
+            "a model made by prepare or an HBIR module, such as stages.calib or "
+            "stages.quantized_bc, or a calibrated ONNX model",
         )
     return _conclude(layers, bound, parts, advice, origin)
 
@@ -121,6 +133,31 @@ def _advice(ports: Sequence[AnyPort], tallies: Mapping[str, Tally]) -> str:
         most = tallies[worst.name].reach
         reach = f"{worst.name} covers {covered:.4g}, these inputs reach {most:.4g}. "
     return f"{reach}Calibrate with data like these, or fix a larger range (threshold)."
+
+
+def _of_calibrations(
+    model: OnnxModel, inputs: Any, patterns: Sequence[str], bound: float
+) -> tuple[list[LayerResult], str]:
+    """Every chosen calibration node, and what to do about the worst."""
+    if not patterns:
+        raise ArgumentError(f"{_CHECK}: names is empty; leave it out for all ports")
+    held = model.calibrated
+    names = by_calibration(_CHECK, "names", dict.fromkeys(patterns, True), held)
+    chosen = [held.calibrations[name] for name in names]
+    tallies = onnx_clipping(held, chosen, debug_data(model, inputs))
+    layers = []
+    for item in chosen:
+        tally = tallies[item.name]
+        scale = float(item.scales[0]) if item.axis < 0 else None
+        found = f"{tally} clipped"
+        layer = _layer(item.name, tally.share, bound, tally.shape, dtype_of(item), scale, found)
+        layers.append(replace(layer, source=users_of(item)))
+    worst = max(chosen, key=lambda item: tallies[item.name].share)
+    reach = tallies[worst.name].reach
+    return layers, (
+        f"{worst.name} covers {worst.threshold:.4g}, these inputs reach {reach:.4g}. Calibrate "
+        "with data like these, or choose a calibration_type that covers more (max)."
+    )
 
 
 def _of_codes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,12 @@ from qtune.hbir.builder import META_DTYPE, META_OP, META_RESULT, META_SCALE
 from qtune.hbir.module import HbirModule
 from qtune.nn.prepared import PreparedModel
 from qtune.profiler.observe import Model
-from qtune.testing.arguments import check_limit
+from qtune.testing.arguments import OnnxCalibrated, check_calibrated, check_limit
 from qtune.testing.limits import telling
+from qtune.testing.names import Port as NamedPort
 from qtune.testing.names import by_port
+from qtune.testing.onnx_model import OnnxModel, as_model, stage_error
+from qtune.testing.onnx_ports import by_calibration, dtype_of, users_of
 from qtune.testing.origin import origin_of
 from qtune.testing.record import conclude
 from qtune.testing.result import PORTS, AssertionResult, LayerResult
@@ -39,12 +42,16 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Scales:
-    """The scales of one port, one per channel; none before it was calibrated."""
+    """The scales of one port, one per channel; none before it was calibrated.
+
+    ``kind`` is empty for a calibration node of an ONNX model, which ``users`` read.
+    """
 
     op: str
     kind: str
     dtype: str
     values: tuple[float, ...]
+    users: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class _Verdict:
 
 
 def assert_scale_in(
-    model: Model,
+    model: Model | OnnxCalibrated,
     *,
     low: float | None = None,
     high: float | None = None,
@@ -73,7 +80,7 @@ def assert_scale_in(
     """Assert that every scale lies from ``low`` to ``high``; 0, NaN and infinities never do.
 
     ``model``: a prepared model (every port, weights per channel), a fake-quant HBIR module (the
-    same) or an integer one (but for weights, whose scales are part of its requantize factors).
+    same), a calibrated ONNX model (every calibration node) or an integer module (but for weights, whose scales are part of its requantize factors).
     ``low`` defaults to 2**-40, the smallest scale that calibration gives (numerics.md section 1),
     ``high`` to no bound. ``ranges``: port -> ``(low, high)`` in place of these, where ``None``
     is the default; names as for ``assert_qconfig``, without a kind every port of the operator.
@@ -81,11 +88,11 @@ def assert_scale_in(
     """
     __tracebackhide__ = True
     general = _range("", low, high)
+    model = as_model(_CHECK, "model", model)
     found = list(_scales(model))
     if not found:
         raise ArgumentError(f"{_CHECK}: the model has no scale")
-    keys = [(item.op, item.kind) for item in found]
-    named = by_port(_CHECK, "ranges", ranges or {}, keys)
+    named = _named(model, ranges or {}, found)
     bounds = {key: _pair(f"ranges: {' '.join(key)}: ", value) for key, value in named.items()}
     verdicts = [_judge(item, bounds.get((item.op, item.kind), general)) for item in found]
     layers = [_layer(item, verdict) for item, verdict in zip(found, verdicts, strict=True)]
@@ -118,6 +125,16 @@ def assert_scale_in(
             provenance=origin.provenance,
         )
     )
+
+
+def _named(
+    model: Any, ranges: Mapping[str, Any], found: Sequence[_Scales]
+) -> dict[NamedPort, Any]:
+    """What ``ranges`` says about each port that it names."""
+    if isinstance(model, OnnxModel):
+        chosen = by_calibration(_CHECK, "ranges", ranges, model.calibrated)
+        return {(name, ""): value for name, value in chosen.items()}
+    return by_port(_CHECK, "ranges", ranges, [(item.op, item.kind) for item in found])
 
 
 def _nan_first(value: float) -> float:
@@ -171,12 +188,13 @@ def _layer(item: _Scales, verdict: _Verdict) -> LayerResult:
     ok = verdict.badness <= 0
     found = f"scale {_got(item, verdict)}" + ("" if ok else f", limit {verdict.limit}")
     return LayerResult(
-        f"{item.op} {item.kind}",
+        f"{item.op} {item.kind}".rstrip(),
         verdict.value,
         ok,
         verdict.badness,
         dtype=item.dtype,
         scale=item.values[0] if len(item.values) == 1 else None,
+        source=item.users,
         found=found,
     )
 
@@ -194,15 +212,22 @@ def _scales(model: Any) -> Iterator[_Scales]:
         for port in all_ports(model):
             if isinstance(port, Port):
                 quantizer = port.fake_quantize
-                values = quantizer.scale.detach().tolist() if bool(quantizer.observed) else []
-                yield _Scales(port.op.name, port.kind, str(quantizer.dtype), tuple(values))
+                known = quantizer.scale.detach().tolist() if bool(quantizer.observed) else []
+                yield _Scales(port.op.name, port.kind, str(quantizer.dtype), tuple(known))
+    elif isinstance(model, OnnxModel):
+        for held in check_calibrated(_CHECK, model).calibrated.calibrations.values():
+            values = tuple(held.scales.reshape(-1).tolist())
+            yield _Scales(held.name, "", dtype_of(held), values, users_of(held))
     elif isinstance(model, HbirModule):
         for node in model.model.graph:
             yield from _of_node(node)
     else:
-        raise ArgumentError(
-            f"{_CHECK}: expected a model made by prepare or an HBIR module, such as stages.calib "
-            f"or stages.qat_bc, but got {type(model).__module__}.{type(model).__qualname__}"
+        raise stage_error(
+            _CHECK,
+            "",
+            model,
+            "a model made by prepare or an HBIR module, such as stages.calib or stages.qat_bc, or "
+            "a calibrated ONNX model",
         )
 
 

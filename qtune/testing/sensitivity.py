@@ -12,11 +12,17 @@ from qtune.analysis.sensitivity import sensitivity_tables
 from qtune.capture.inputs import Inputs, as_example_list, naming
 from qtune.errors import ArgumentError
 from qtune.nn.prepared import PreparedModel
-from qtune.profiler.metric import Metric, MetricInfo
-from qtune.testing.arguments import check_limit, check_prepared
+from qtune.profiler.metric import MetricInfo
+from qtune.testing.arguments import (
+    OnnxCalibrated,
+    check_calibrated,
+    check_prepared,
+)
 from qtune.testing.clipping import clipping
-from qtune.testing.limits import Limit
+from qtune.testing.limits import Limit, reachable
 from qtune.testing.model_ports import scale_of
+from qtune.testing.onnx_model import OnnxModel, as_model
+from qtune.testing.onnx_sensitivity import onnx_metric, onnx_scores, torch_metric
 from qtune.testing.origin import origin_of
 from qtune.testing.port_advice import port_advice
 from qtune.testing.record import conclude
@@ -27,7 +33,7 @@ OWN = "own"
 
 
 def assert_sensitivity_below(
-    model: nn.Module,
+    model: nn.Module | OnnxCalibrated,
     inputs: Any,
     *,
     metric: str | MetricInfo = "ATOL",
@@ -42,17 +48,31 @@ def assert_sensitivity_below(
     (COSINE, SQNR) every score must be at least ``limit``. ``output`` restricts to one output name;
     default is the worst over all outputs. ``inputs``: a tensor, a tuple of arguments or
     ``qtune.Inputs``, or a list of these, of which the worst counts.
+
+    Of a calibrated ONNX model each calibration node is a port, scored as the debugger does
+    (``qtune.onnx_debug.get_sensitivity_of_nodes``): of several outputs the worst, over the items
+    the mean. There ``metric`` may also be cosine-similarity, mse, mre, sqnr or chebyshev.
     """
     __tracebackhide__ = True
-    prepared = check_prepared(_CHECK, model)
-    chosen = Metric.get_metric(metric)
-    bound = Limit(chosen.name, chosen, check_limit(_CHECK, "limit", limit))
-    worst = _worst_scores(prepared, inputs, chosen, output)
-    if not worst:
-        raise ArgumentError(f"{_CHECK}: the model has no fake-quantize to judge")
-    layers = _layers(prepared, worst, bound, inputs)
-    top = max(layers, key=lambda layer: layer.badness)
-    advice = "" if top.ok else port_advice(prepared, top.name, bound, worst[top.name][2], output)
+    model = as_model(_CHECK, "model", model)
+    if isinstance(model, OnnxModel):
+        check_calibrated(_CHECK, model)
+        own = onnx_metric(_CHECK, metric)
+        chosen = own.info
+        bound = _bound(chosen, limit)
+        layers, advice = onnx_scores(_CHECK, model, inputs, own, bound, output)
+        top = max(layers, key=lambda layer: layer.badness)
+    else:
+        prepared = check_prepared(_CHECK, model)
+        chosen = torch_metric(_CHECK, metric)
+        bound = _bound(chosen, limit)
+        worst = _worst_scores(prepared, inputs, chosen, output)
+        if not worst:
+            raise ArgumentError(f"{_CHECK}: the model has no fake-quantize to judge")
+        layers = _layers(prepared, worst, bound, inputs)
+        top = max(layers, key=lambda layer: layer.badness)
+        item = worst[top.name][2]
+        advice = "" if top.ok else port_advice(prepared, top.name, bound, item, output)
     origin = origin_of(model, name)
     return conclude(
         AssertionResult(
@@ -67,11 +87,16 @@ def assert_sensitivity_below(
             layers=origin.located(layers),
             measured=f"{chosen.name} with only this port quantized",
             parts=PORTS,
-            advice=advice,
+            advice="" if top.ok else advice,
             artefact=origin.artefact,
             provenance=origin.provenance,
         )
     )
+
+
+def _bound(metric: MetricInfo, limit: float) -> Limit:
+    name, ascending = metric.name, metric.ascending
+    return Limit(name, metric, reachable(_CHECK, "limit", limit, metric=name, ascending=ascending))
 
 
 def _worst_scores(

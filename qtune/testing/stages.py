@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import platform
-import random
-import shutil
-import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from qtune import modes
-from qtune.arith_fast.capability import provenance as cpu_provenance
-from qtune.bpu import compiler
 from qtune.capture.inputs import Inputs, as_inputs, batch_to_inputs, naming
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
-from qtune.march import as_march, march
+from qtune.march import march
 from qtune.nn.float_mode import undone_on_error
 from qtune.nn.prepared import PreparedModel
 from qtune.prepare.rundir import run_files_in, write_run_files
@@ -34,20 +24,15 @@ from qtune.qconfig.plan import OpQuantPlan, PortPlan
 from qtune.quantization import FakeQuantState, PrepareMethod, prepare, set_fake_quantize
 from qtune.quantization.hbdk4 import export, pre_export
 from qtune.report.progress import progress
-from qtune.testing.content import digest, model_digest, source_digest
+from qtune.testing.built_stages import BuiltStages, environment, seeded
+from qtune.testing.content import digest, model_digest
 from qtune.testing.origin import Origin, mark, sources_of
-from qtune.testing.store import MemoryStore, Store, content_key
-from qtune.version import __version__
+from qtune.testing.store import Store
 
 Factory = nn.Module | Callable[[], nn.Module]
-M = TypeVar("M")
-
-_SEED = 0
-_NOT_IN_KEY = frozenset({"model", "threads"})
-"""Facts that say where a result came from, but don't change the artefact."""
 
 
-class Stages:
+class Stages(BuiltStages):
     """``float, calib, pre_export, qat_bc, quantized_bc, hbm`` of one model.
 
     ``factory``: the float module (it is copied), or a callable that makes it. ``calibration``: an
@@ -79,8 +64,7 @@ class Stages:
         self._method = method
         self._example = example_inputs
         self._name = name
-        self.march = str(as_march(march))
-        self.store: Store = store if store is not None else MemoryStore()
+        super().__init__(march, store)
 
     def __repr__(self) -> str:
         return f"Stages({self._name or self._factory!r}, march={self.march!r})"
@@ -147,12 +131,6 @@ class Stages:
         return self._prepared[0]
 
     @cached_property
-    def key(self) -> str:
-        """Hash of everything the artefacts depend on; an edited forward gives another key."""
-        facts = self.provenance.items()
-        return content_key({name: value for name, value in facts if name not in _NOT_IN_KEY})
-
-    @cached_property
     def provenance(self) -> dict[str, object]:
         """What the artefacts were made of and with: plain values by name."""
         return {
@@ -165,13 +143,7 @@ class Stages:
             "consistency_level": str(modes.get_consistency_level()),
             "example_inputs": digest(self.example_inputs),
             "calibration": digest(self.batches),
-            "qtune": __version__,
-            "qtune_source": source_digest(),
-            "python": platform.python_version(),
-            "numpy": version("numpy"),
-            "onnx": version("onnx"),
-            "onnx_ir": version("onnx-ir"),
-            **cpu_provenance(),
+            **environment(),
         }
 
     def _qconfig_digest(self) -> str:
@@ -216,42 +188,8 @@ class Stages:
         """The fake-quant HBIR module."""
         return self._module("qat.bc", lambda: export(self.pre_export, self.example_inputs))
 
-    @cached_property
-    def quantized_bc(self) -> HbirModule:
-        """The integer HBIR module."""
-        return self._module("quantized.bc", lambda: compiler.convert(self.qat_bc, self.march))
-
-    @cached_property
-    def hbm(self) -> compiler.Hbm:
-        """The compiled program; in a temporary folder where the store can't keep it."""
-
-        def compile_aside() -> compiler.Hbm:
-            folder = tempfile.mkdtemp(prefix="qtune-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            made = compiler.compile(self.quantized_bc, Path(folder) / "model.hbm", self.march)
-            return cast(compiler.Hbm, made)  # what the suffix .hbm gives
-
-        def save(made: compiler.Hbm, partial: Path) -> object:
-            return shutil.copyfile(made.path, partial)
-
-        def load(path: Path) -> compiler.Hbm:
-            return compiler.Hbm(path, self.march)
-
-        made = self.store.get(self.key, "model.hbm", compile_aside, save, load)
-        kept = self.store.path(self.key, "model.hbm")
-        found = made if kept is None or not kept.exists() else load(kept)
-        return self._mark(found, "model.hbm")
-
-    def _module(self, name: str, build: Callable[[], HbirModule]) -> HbirModule:
-        with march(self.march):
-            module = self.store.get(self.key, name, build, compiler.save, compiler.load)
-        return self._mark(module, name)
-
-    def _mark(self, model: M, name: str) -> M:
-        path = self.store.path(self.key, name)
-        where = None if path is None else str(path)
-        sources = sources_of(self._prepared[0])
-        return mark(model, Origin(self.name, where, self.provenance, sources))
+    def _sources(self) -> Mapping[str, str]:
+        return sources_of(self._prepared[0])
 
 
 def _without_rules(plan: OpQuantPlan) -> OpQuantPlan:
@@ -269,18 +207,3 @@ def _without_rules(plan: OpQuantPlan) -> OpQuantPlan:
 def _load_state(path: Path) -> dict[str, Tensor]:
     state: dict[str, Tensor] = torch.load(path, weights_only=True)
     return state
-
-
-@contextmanager
-def seeded(seed: int = _SEED) -> Iterator[None]:
-    """Seed Python's, NumPy's and torch's generators; restore them after the block."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

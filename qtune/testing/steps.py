@@ -8,12 +8,12 @@ from qtune.analysis.own_error import OwnError, own_errors
 from qtune.errors import ArgumentError
 from qtune.hbir.feeding import bind_call
 from qtune.hbir.module import HbirModule
-from qtune.profiler.observe import Model
+from qtune.report.words import counted
 from qtune.testing.codes import code_shares
 from qtune.testing.limits import shortest, telling
 from qtune.testing.origin import Origin
 from qtune.testing.result import AssertionResult, LayerResult
-from qtune.testing.running import Chunk, observations
+from qtune.testing.running import AnyModel, Chunk, observations
 
 _CLIPPED = (
     "No code differs from the nearest one: the baseline's values lie beyond the range. Calibrate "
@@ -26,7 +26,7 @@ _ADVICE = (
 
 
 def steps_result(
-    baseline: Model, module: HbirModule, parts: Sequence[Chunk], bound: float, origin: Origin
+    baseline: AnyModel, module: HbirModule, parts: Sequence[Chunk], bound: float, origin: Origin
 ) -> AssertionResult:
     """The largest own error of any operator, in steps (output scales), against ``bound``."""
     found: dict[str, list[OwnError]] = {}
@@ -46,7 +46,7 @@ def steps_result(
         model=origin.model,
         ok=worst.ok,
         where=worst.name,
-        got=_counted(telling(worst.badness, lambda steps: steps <= bound)),
+        got=counted(telling(worst.badness, lambda steps: steps <= bound), "step"),
         limit=f"<= {shortest(bound)}",
         metrics={
             "max_qscale_diff": worst.value,
@@ -62,13 +62,9 @@ def steps_result(
     )
 
 
-def _counted(steps: str) -> str:
-    return f"{steps} step" if steps == "1" else f"{steps} steps"
-
-
-def _not_counted(module: HbirModule, counted: set[str]) -> str:
+def _not_counted(module: HbirModule, judged: set[str]) -> str:
     """Operators that no limit in steps applies to."""
-    names = [name for name in module[0].operator_names() if name not in counted]
+    names = [name for name in module[0].operator_names() if name not in judged]
     return f"without a scale, not counted in steps: {', '.join(names)}" if names else ""
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from qtune.errors import ArgumentError, kind_of
+from qtune.report.words import counted
 from qtune.testing.arguments import check_limit, check_switch
 from qtune.testing.elements import Scales
 from qtune.testing.limits import shortest
@@ -33,8 +34,7 @@ class Tolerance:
 
 def step_text(steps: float) -> str:
     """``1 step``, ``2 steps``."""
-    number = str(steps) if isinstance(steps, int) else shortest(steps)
-    return f"{number} step{'' if steps == 1 else 's'}"
+    return counted(steps if isinstance(steps, int) else shortest(steps), "step")
 
 
 def tolerance_of(

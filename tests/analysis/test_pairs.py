@@ -47,6 +47,7 @@ ALLOWED = [
     ("float", "calib", "fake_quant"),
     ("calib", "calib", "fake_quant"),
     ("qat_bc", "quantized_bc", "fake_quant"),
+    ("qat_bc", "qat_bc", "fake_quant"),
     ("calib", "pre_export", "pre_export"),
     ("plain calib", "plain pre_export", "pre_export"),  # nothing to put into tables
     ("pre_export", "qat_bc", "export"),

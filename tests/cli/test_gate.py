@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from qtune.cli.cache import folder as cache_folder
 from qtune.cli.first_checks import _cosine_limit, _error_limit, _sqnr_limit, _steps_limit
 
 from ..testing.gatefile import projects
@@ -69,15 +70,16 @@ def test_a_failed_check_is_a_gate_with_its_message(gates: Path, run: Run) -> Non
 def test_a_comparison_fails_at_layers_that_are_not_known_to_fail(gates: Path, run: Run) -> None:
     check = '[[check]]\nkind = "consistency"\nmin_cosine = 1.0\nper_layer = true\n'
     (gates / FILE).write_text(f"{MODEL}{check}xfail.conv2 = 'int16 to come'\n")
-    assert "1 checks: 1 FAIL" in run("gate", FILE).out
+    assert "1 check: 1 FAIL" in run("gate", FILE).out
     layers = ("_input_0_quant", "relu", "conv2", "_generated_mean_0", "head", "_output_0_dequant")
     known = "".join(f"xfail.{layer} = 'int16 to come'\n" for layer in layers)
     (gates / FILE).write_text(f"{MODEL}{check}{known}")
     done = run("gate", FILE)
-    assert (done.status, "1 checks: 1 xfail" in done.out) == (0, True), done.out
+    assert (done.status, "1 check: 1 xfail" in done.out) == (0, True), done.out
     (gates / FILE).write_text(f"{MODEL}{check}xfail.conv1 = 'int16 to come'\n")
-    assert "resnet.qtune.toml:14: " in run("gate", FILE).err
-    assert "conv1 is fused into relu; name that one" in run("gate", FILE).err
+    done = run("gate", FILE)
+    assert "1 check: 1 ERROR" in done.out
+    assert "resnet.qtune.toml:14: [[check]] 1 (consistency): xfail: conv1 is fused" in done.out
 
 
 def test_wrong_files_are_one_line_and_nothing_runs(gates: Path, run: Run) -> None:
@@ -87,6 +89,36 @@ def test_wrong_files_are_one_line_and_nothing_runs(gates: Path, run: Run) -> Non
     assert done.out == ""
     assert done.err.startswith("qtune gate: other.qtune.toml:11: [[check]] 1: unknown kind 'no_unf")
     assert run("gate", "none.qtune.toml").err.startswith("qtune gate: none.qtune.toml: No such")
+
+
+def test_a_check_that_cannot_be_made_stops_no_other_file(gates: Path, run: Run) -> None:
+    broken = MODEL.replace(":resnet18", ":broken")
+    projects.write(gates, broken + CHECKS.replace('skip = "takes long"\n', ""), "a.qtune.toml")
+    done = run("gate", "a.qtune.toml", FILE)
+    assert done.status == 1
+    assert done.out.rstrip().endswith("6 checks: 3 ERROR, 1 xfail, 1 skip, 1 ok")
+    assert done.out.count("factory: my_models:broken raised ValueError: no weights today") == 1
+    assert "ERROR  no_unfused[calib] " in done.out
+    found = run("gate", "a.qtune.toml", FILE, "--json").json
+    assert [gate["ok"] for gate in found["gates"]] == [False, False, False, True, True]
+    errors = [check["error"] for check in found["result"]["checks"]]
+    assert [bool(error) for error in errors] == [True, True, True, False, False, False]
+
+
+def test_what_is_built_is_kept_in_the_cache_folder_of_the_user(
+    gates: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("QTUNE_CACHE_DIR", str(cache))
+    before = sorted(gates.iterdir())
+    assert f"artefacts: 3 built, 0 read from {cache}" in run("gate", FILE).out
+    assert f"artefacts: 0 built, 2 read from {cache}" in run("gate", FILE).out
+    assert "artefacts: " not in run("gate", FILE, "--no-cache").out
+    assert sorted(path for path in gates.iterdir() if path.name != "__pycache__") == before
+    monkeypatch.delenv("QTUNE_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    monkeypatch.setattr("sys.platform", "linux")
+    assert cache_folder() == Path("/somewhere/qtune/artefacts")
 
 
 def test_baselines_are_written_on_request_only(gates: Path, run: Run) -> None:
@@ -141,14 +173,17 @@ def test_a_first_file_holds_for_the_model_that_it_was_written_for(gates: Path, r
         "consistency",
         "consistency",
         "consistency",
+        "no_saturation",
+        "scale_in",
+        "qconfig",
         "sensitivity_below",
         "latency_below",
         "accuracy_drop_below",
     ]
-    assert all("# measured: " in part for part in text.split("[[check]]")[:9])
+    assert all("# measured: " in part for part in text.split("[[check]]")[:12])
     checked = run("gate", "resnet18.qtune.toml")
     assert checked.status == 0, checked.out
-    assert "9 checks: 9 ok" in checked.out
+    assert "12 checks: 12 ok" in checked.out
     uncommented = "\n".join(line.removeprefix("# ") for line in text.splitlines()[-4:])
     (gates / "more.qtune.toml").write_text(f"{text}\n{uncommented}\n")
     assert run("gate", "more.qtune.toml", "--update=new").status == 0

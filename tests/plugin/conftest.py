@@ -37,7 +37,8 @@ def check(ok, got="0.5", model="net", name="consistency", **metrics):
 def whole_engine() -> None:
     """Load everything once: a run in this process forgets the modules that it loaded itself."""
     for found in pkgutil.walk_packages(qtune.__path__, "qtune."):
-        importlib.import_module(found.name)
+        if not found.name.endswith("__main__"):  # which runs a command
+            importlib.import_module(found.name)
     for name in ("llvmlite.ir", "llvmlite.binding"):  # which import parts of themselves late
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

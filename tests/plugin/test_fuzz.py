@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import contextlib
+import dataclasses
+import io
+from pathlib import Path
 
 import pytest
+import torch
 
-BROKEN = """
-import dataclasses
 from qtune.ops import registry
 
-kernel = registry.kernels()["qtune", "QNeg"]
-off = dataclasses.replace(kernel, fast=lambda node: lambda x: x)
-registry._kernels["qtune", "QNeg"] = off
+ROOT = Path(__file__).resolve().parents[2]
+BROKEN = """
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    from tests.plugin.test_fuzz import broken
+    from qtune.ops import registry
+
+    registry._kernels["qtune", "QNeg"] = broken()
 """
-"""A conftest.py whose fast kernel of ``neg`` gives back its input."""
+"""A conftest.py for workers."""
+
+
+def broken() -> registry.HbirKernel:
+    """A fast kernel of ``neg`` that gives back its input."""
+    kernel = registry.kernels()["qtune", "QNeg"]
+    return dataclasses.replace(kernel, fast=lambda node: lambda x: x)
+
+
+@pytest.fixture
+def _broken_neg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._kernels, ("qtune", "QNeg"), broken())
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +59,11 @@ def test_nothing_is_left_in_the_working_folder(pytester: pytest.Pytester) -> Non
 
 def test_warning_of_torch_about_its_own_speed_is_no_fault(pytester: pytest.Pytester) -> None:
     options = ("-W", "error", "--qtune-fuzz=conv1d", "-k", "kernels")
-    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
+    torch.set_warn_always(True)  # else it comes once in a process
+    try:
+        pytester.runpytest(*options).assert_outcomes(passed=1)
+    finally:
+        torch.set_warn_always(False)
 
 
 def test_ids_and_keywords_choose_items(pytester: pytest.Pytester) -> None:
@@ -83,31 +105,32 @@ def test_wrong_value_is_a_usage_error(
     result.stderr.fnmatch_lines([message])
 
 
+@pytest.mark.usefixtures("_broken_neg")
 def test_failure_is_a_script_that_shows_the_same_difference(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(BROKEN)
-    result = pytester.runpytest_subprocess("--qtune", "--qtune-fuzz=neg", "-k", "kernels")
+    result = pytester.runpytest("--qtune", "--qtune-fuzz=neg", "-k", "kernels")
     result.assert_outcomes(failed=1)
     lines = result.stdout.lines
     (found,) = [line for line in lines if line.startswith("output 0")]
     (again,) = [line for line in lines if line.startswith("run again: ")]
     start = next(i for i, line in enumerate(lines) if line == "import torch")
     end = next(i for i, line in enumerate(lines) if line.startswith("print("))
-    script = "import conftest\n" + "\n".join(lines[start : end + 1])
-    run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=pytester.path
-    )
-    assert run.stdout.strip() == found, run.stderr
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        exec("\n".join(lines[start : end + 1]), {"__name__": "__main__"})
+    assert shown.getvalue().strip() == found
     assert again == "run again: pytest --qtune --qtune-fuzz=neg 'qtune-fuzz::neg[kernels]'"
 
 
+@pytest.mark.usefixtures("_broken_neg")
 def test_items_are_shared_out_to_workers_and_repeated_by_last_failed(
-    pytester: pytest.Pytester,
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makeconftest(BROKEN)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("QTUNE_NATIVE", "off")  # each worker would compile them
     options = ("--qtune-fuzz=neg,relu", "--qtune-fuzz-examples=3")
-    result = pytester.runpytest_subprocess(*options, "-n", "2")
+    result = pytester.runpytest(*options, "-n", "2")
     result.assert_outcomes(passed=2, failed=2)
-    result = pytester.runpytest_subprocess(*options, "--lf")
+    result = pytester.runpytest(*options, "--lf")
     result.assert_outcomes(failed=2, deselected=2)
 
 

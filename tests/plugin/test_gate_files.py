@@ -97,7 +97,7 @@ def test_a_failure_is_the_message_of_the_assertion_at_the_line_of_the_check(
             f"_* consistency[[]{PAIR}-conv2[]] _*",
             "E   consistency: conv2: got COSINE 0.9*, limit >= 1",
             "E   model: resnet",
-            "E   worst of 1 bad layers (COSINE of each operator):",
+            "E   worst of 1 bad layer (COSINE of each operator):",
             "E     conv2 (my_models.py:17): 0.99*, qint8, shape (4, 4, 6, 6), scale *",
             "E   artefact: *quantized.bc",
             "E   run again: *",
@@ -287,12 +287,14 @@ def test_an_ordinary_file_loads_neither_torch_nor_the_users_modules_at_collectio
     result.stdout.fnmatch_lines([f"{FILE}::consistency[[]{PAIR}[]]", "loaded: []"])
 
 
-@pytest.mark.parametrize("dist", ["loadgroup", "worksteal"])
-def test_workers_find_what_one_process_finds(pytester: pytest.Pytester, dist: str) -> None:
+@pytest.mark.parametrize(("dist", "workers"), [("loadgroup", 1), ("worksteal", 2)])
+def test_workers_find_what_one_process_finds(
+    pytester: pytest.Pytester, dist: str, workers: int
+) -> None:
     gates(pytester, FAILING)
     alone = pytester.runpytest("-rfs", "--tb=no")
-    split = pytester.runpytest_subprocess(
-        "-n2", f"--dist={dist}", "-rfs", "--tb=line", "--qtune", "--qtune-json=q.json"
+    split = pytester.runpytest(
+        f"-n{workers}", f"--dist={dist}", "-rfs", "--tb=line", "--qtune", "--qtune-json=q.json"
     )
     assert split.parseoutcomes() == alone.parseoutcomes()
     group = "@resnet.qtune.toml:14" if dist == "loadgroup" else ""

@@ -126,7 +126,7 @@ def test_run_with_everything_keeps_to_the_form(project: pytest.Pytester, workers
     project.makepyfile(
         test_stored="""
         def test_stored(qtune_baseline):
-            qtune_baseline.check("top1", 0.75, max_drop=0.5)
+            qtune_baseline.check("top1", 0.75, max_drop=0.5, higher_is_better=True)
         """,
     )
     args = ("-n", workers, *GATES)

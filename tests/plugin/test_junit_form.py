@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 import pytest
 
@@ -183,6 +184,29 @@ def test_file_keeps_to_the_form(project: pytest.Pytester, mode: str, workers: st
     assert has_properties == ({"testcase"} if mode == "testcase" else set())
     block = suite.find("properties")
     assert (block is None) == (mode == "none")
+
+
+def test_the_suite_says_what_the_models_were_made_with(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_net="""
+        import pytest
+        from qtune.testing.record import conclude
+        from qtune.testing.result import AssertionResult
+
+        @pytest.mark.parametrize("mode", ["fuse_bn", "with_bn"])
+        def test_a(mode):
+            facts = {"torch": "2.13.0", "cpu_capability": "AVX2", "qat_mode": mode}
+            conclude(AssertionResult("c", "net", True, "", "1", "2", {}, {}, [], provenance=facts))
+        """
+    )
+    suite = suite_of(project, "testcase")
+    block = suite.find("properties")
+    assert block is not None
+    found = {item.get("name"): item.get("value") for item in block}
+    assert found["qtune.torch"] == "2.13.0"
+    assert found["qtune.cpu_capability"] == "AVX2"
+    assert found["qtune.qat_mode"] == "fuse_bn, with_bn"
+    assert found["qtune.version"] == version("qtune")
 
 
 def test_skipped_gates_keep_to_the_form(project: pytest.Pytester) -> None:

@@ -107,7 +107,7 @@ def test_a_report_that_can_not_be_written_leaves_that_of_the_terminal(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1, deselected=2)
     result.stdout.fnmatch_lines(
-        ["qtune: 1 checks*0 failed", "qtune: no report written: *No space left on device"]
+        ["qtune: 1 check on*0 failed", "qtune: no report written: *No space left on device"]
     )
 
 

@@ -45,7 +45,7 @@ def test_command_runs_exactly_the_failed_test(
     ids = {shlex.split(command)[-1] for command in found}
     assert ids == {f"test_net.py::TestNet::test_bad[{c}]" for c in ("a b", "it's", "x@y", "p[0]")}
     output = run(next(command for command in found if "x@y" in command), project.path)
-    assert "qtune: 1 checks on 1 model(s), 1 failed" in output
+    assert "qtune: 1 check on 1 model(s), 1 failed" in output
 
 
 def test_command_works_in_the_folder_where_pytest_was_called(

@@ -48,7 +48,7 @@ def test_failure_message_says_what_to_do(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "E*AssertionError: consistency: head: got 0.5, limit <= 0.3",
-            "E*worst of 1 bad layers (ATOL):",
+            "E*worst of 1 bad layer (ATOL):",
             "E*head: 0.5, qint8, shape (1, 8), scale 0.02, 25.00% of the codes differ, 50.00% s*",
             "E*first bad layer in order of execution: head*",
             "E*Raise head to qint16.",
@@ -110,7 +110,7 @@ def test_an_error_that_announces_a_list_is_shown_with_its_first_item(
 def test_other_failed_tests_of_the_run_are_counted(project: pytest.Pytester, workers: str) -> None:
     project.makepyfile(test_net=LISTED)
     result = project.runpytest("--qtune", "--qtune-html=q.html", "-n", workers)
-    result.stdout.fnmatch_lines(["qtune: 1 checks on 1 model(s), 0 failed, 1 other test(s) failed"])
+    result.stdout.fnmatch_lines(["qtune: 1 check on 1 model(s), 0 failed, 1 other test(s) failed"])
     page = (project.path / "q.html").read_text()
     assert "All checks passed." not in page
     assert "No check failed, but other tests of this run did." in page

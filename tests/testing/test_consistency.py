@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from qtune.errors import ArgumentError
 from qtune.testing import Stages, assert_consistency
+from qtune.testing.origin import Origin
+from qtune.testing.result import LayerResult
 
 from . import nets
 
@@ -258,6 +260,14 @@ def test_layers_name_the_line_of_the_model_that_they_come_from(stages: Stages) -
     assert line.startswith(f"_generated_relu_0 ({sources['_generated_relu_0']}): ")
 
 
+def test_the_second_call_of_a_reused_operator_has_its_line_too() -> None:
+    origin = Origin("net", sources={"r": "net.py:4, net.py:5", "deep_2": "net.py:9"})
+    names = ("r", "r_1", "r_1 output", "r_x", "deep_2", "deep_2_1 weight", "other_1")
+    found = origin.located([LayerResult(name, None, True, 0.0) for name in names])
+    both, deep = "net.py:4, net.py:5", "net.py:9"
+    assert [layer.source for layer in found] == [both, both, both, "", deep, deep, ""]
+
+
 def test_end_to_end_failure_names_the_operators_in_which_it_grows(stages: Stages) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_consistency(
@@ -294,6 +304,6 @@ def test_end_to_end_failure_without_comparable_operators_keeps_the_outputs(
     with pytest.raises(AssertionError) as caught:
         assert_consistency(Alone(), stages.quantized_bc, inputs=nets.batches()[0], max_atol=0.01)
     text = str(caught.value)
-    assert "worst of 1 bad outputs (ATOL of the outputs):" in text
+    assert "worst of 1 bad output (ATOL of the outputs):" in text
     assert "operators can't be compared: " in text
     assert "run again with per_layer=True, or assert_sensitivity_below" in text

@@ -200,3 +200,27 @@ def test_digest_is_the_same_in_another_process_without_pytest() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     own = digest({"s": {"a", "b", "c"}, "t": torch.ones(3)})
     assert done.stdout.strip() == own
+
+
+FIXED = {
+    "f07ab8323b20303576177bb2cf3b28e78b62601ad3eb5ec595cbc7a4c01bebf7": 3,
+    "86dc7af21bbba124f53cdb84a9782f3f7cb10d0baeecf1a34b2db098f1692a16": "text",
+    "a66a5ae44fcf0f3f9c7a8c8f9b2e6cd3e3d5a976f389c0219d28e8f5c9dfd857": [1, 2.5, None, True],
+    "a070e7bb6f02de4ba7a6b527240b67a988aa265963998b3928bcccef284d7773": {"b": (1,), "a": b"\0"},
+    "799d8d893ea5963fadf49b768a1572767b0dcd820965602a9742686291481150": torch.arange(
+        6, dtype=torch.float32
+    ).reshape(2, 3),
+    "fca4c33c79134cead3899cab791480b3a56ce4abf6244cadaf55979b3b55722b": torch.tensor(
+        [-1, 2], dtype=torch.int8
+    ),
+    "e28b96fe8fac3dee8a2b6b9a12a9f7d763e4bb9255ba751045c69c653246bc23": np.array([1.5, -0.0]),
+}
+
+
+@pytest.mark.parametrize("expected", FIXED)
+def test_digests_stay_what_they_are_because_baselines_hold_them(expected: str) -> None:
+    assert digest(FIXED[expected]) == expected, (
+        "every stored baseline and artefact of every user is stale with another digest. If that is "
+        "meant: raise SCHEMA in qtune/testing/baseline_file.py, so that baselines say why, put it "
+        "into CHANGELOG.md, then change these values"
+    )

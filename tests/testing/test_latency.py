@@ -89,6 +89,7 @@ def test_the_name_replaces_the_model_s(stages: Stages) -> None:
         ("float", 1, "expected a converted module or a compiled program, such as"),
         ("hbm", math.nan, "max_us must be a number but got nan"),
         ("hbm", "1", "max_us must be a number but got '1'"),
+        ("hbm", 0, "max_us can't be met: a time is above 0 us but got 0"),
     ],
 )
 def test_wrong_arguments_are_named(stages: Stages, stage: str, max_us: Any, text: str) -> None:

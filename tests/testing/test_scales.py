@@ -55,7 +55,7 @@ def test_what_is_no_scale_fails_without_any_bound(stages: Stages, scale: float) 
     lines = failure(with_scale(stages.calib, "body", 2, scale))
     got = f"{scale:.7g} (channel 2 of 4)"
     assert lines[0] == f"scale_in: body weight: got {got}, limit a positive number"
-    assert lines[2] == "worst of 1 bad ports (worst scale of each port):"
+    assert lines[2] == "worst of 1 bad port (worst scale of each port):"
     assert failure(with_scale(stages.calib, "body", 2, scale), high=10.0)[0].startswith(
         f"scale_in: body weight: got {got}, limit "
     )

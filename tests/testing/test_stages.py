@@ -19,7 +19,7 @@ from qtune.errors import ArgumentError, MarchError
 from qtune.quantization import PrepareMethod, QconfigSetter, get_qconfig
 from qtune.quantization.observer_v2 import MSEObserver
 from qtune.testing import DirectoryStore, Stages
-from qtune.testing import stages as stages_module
+from qtune.testing import built_stages as stages_module
 from qtune.testing.origin import origin_of
 
 from . import nets

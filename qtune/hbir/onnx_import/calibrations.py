@@ -13,9 +13,12 @@ from qtune.hbir.attributes import node_attributes
 from qtune.hbir.hz_calibration import Calibration
 from qtune.hbir.onnx_import.form import OnnxWeight
 from qtune.ops.registry import kernel_owners
-from qtune.ops.spec import Rule
+from qtune.ops.spec import FuseRole, Rule
 
 Array = np.ndarray[Any, Any]
+
+BIAS = 2
+"""Which input of a convolution or Gemm is its bias."""
 
 _MOVING = ("movement", "pool")
 """Families whose ``INPUT_SCALE`` operators hand values on: rounding before them is after them."""
@@ -41,6 +44,18 @@ def weight_of(node: ir.Node, data: Array) -> OnnxWeight:
     axis = held.axis
     limits = (held.qmin, held.qmax)
     return OnnxWeight(data, held.scales, axis, limits, half_up=True)
+
+
+def is_plain_constant(node: ir.Node, index: int, weight: OnnxWeight) -> bool:
+    """Whether input ``index`` has no grid of its own on the BPU: a bias, and a single number.
+
+    Its values are those on the grid. The BPU rounds a bias at the accumulator's scale and holds a
+    number in the multiplier.
+    """
+    owner = kernel_owners().get((node.domain, node.op_type))
+    if owner is not None and owner.fuse is FuseRole.GEMM:
+        return index == BIAS
+    return weight.data.size == 1
 
 
 def hands_on(node: ir.Node) -> bool:

@@ -1,24 +1,22 @@
-"""Constant folding: nodes without a variable input are computed once, by onnx's own evaluator."""
+"""Constant folding: nodes without a variable input are computed once."""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import shape_inference
-from onnx.reference import ReferenceEvaluator
 
 from qtune.errors import OnnxImportError
 from qtune.hbir import hz_calibration
+from qtune.hbir.domain import OPSET
 from qtune.hbir.infer import SMALL
-from qtune.hbir.onnx_import.pairs import QUANTIZERS
+from qtune.hbir.onnx_import.branches import take_branches
+from qtune.hbir.onnx_import.evaluate import evaluated, is_decided
 
 Array = np.ndarray[Any, Any]
-
-_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
 
 
 def fold(model: ir.Model) -> None:
@@ -28,9 +26,11 @@ def fold(model: ir.Model) -> None:
     dequantize nodes stay: they say which grid a constant lies on.
     """
     _infer(model)
+    if take_branches(model):
+        _infer(model)
     for node in list(model.graph):
-        if _is_foldable(node):
-            _replace(model, node, _evaluate(node))
+        if is_decided(node):
+            _replace(model, node, evaluated(node, model.graph.opset_imports.get("", OPSET)))
     _drop_unused(model)
     _infer(model)
 
@@ -54,54 +54,6 @@ def _infer(model: ir.Model) -> None:
             known = infos.get(value.name or "")
             if known is not None:
                 ir.serde.deserialize_value_info_proto(known, value)
-
-
-def _is_foldable(node: ir.Node) -> bool:
-    if node.op_type in (*QUANTIZERS, hz_calibration.OP_TYPE) or node.op_type.startswith(_RANDOM):
-        return False
-    if node.op_type in ("Shape", "Size"):
-        source = node.inputs[0]
-        return source is not None and source.shape is not None and source.shape.is_static()
-    if any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
-        return False
-    return all(value is None or value.const_value is not None for value in node.inputs)
-
-
-def _evaluate(node: ir.Node) -> list[Array]:
-    feed: dict[str, Array] = {}
-    for value in node.inputs:
-        if value is None:
-            continue
-        if value.const_value is not None:
-            feed[value.name or ""] = value.const_value.numpy()
-        elif value.shape is not None:
-            # Shape and Size look at the shape only: a view of one number serves
-            feed[value.name or ""] = np.broadcast_to(np.float32(0), tuple(value.shape.numpy()))
-    proto = ir.to_proto(node)
-    infos = [_info(name, array) for name, array in feed.items()]
-    outputs = [onnx.helper.make_empty_tensor_value_info(value.name or "") for value in node.outputs]
-    graph = onnx.helper.make_graph([proto], "constant", infos, outputs)
-    opset = onnx.helper.make_opsetid("", node.version or _opset(node))
-    model = onnx.helper.make_model(graph, opset_imports=[opset])
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            results = ReferenceEvaluator(model).run(None, feed)
-    except Exception as error:  # the evaluator raises whatever its operators throw
-        raise OnnxImportError(
-            f"{node.name}: the constant {node.op_type} can't be computed: {error}"
-        ) from None
-    return [np.asarray(result) for result in results]
-
-
-def _opset(node: ir.Node) -> int:
-    graph = node.graph
-    return 21 if graph is None else graph.opset_imports.get("", 21)
-
-
-def _info(name: str, array: Array) -> onnx.ValueInfoProto:
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
 
 def _replace(model: ir.Model, node: ir.Node, results: list[Array]) -> None:

@@ -49,11 +49,33 @@ class OnnxWeight:
         """The same grid with its elements elsewhere."""
         return replace(self, data=data, axis=axis)
 
+    def codes(self) -> Array:
+        """The codes, as float32."""
+        ratio = self.data / self._along(self.scale)
+        rounded = np.floor(ratio + np.float32(0.5)) if self.half_up else np.rint(ratio)
+        return np.clip(rounded, np.float32(self.limits[0]), np.float32(self.limits[1]))
+
+    def values(self) -> Array:
+        """The float32 values on the grid."""
+        return np.asarray(self.codes() * self._along(self.scale), dtype=np.float32)
+
+    def times(self, factor: float) -> OnnxWeight | None:
+        """The same codes on a grid ``factor`` times as wide; ``None`` where there is none."""
+        codes, scale = self.codes(), self.scale * np.float32(abs(factor))
+        if factor < 0:
+            codes = -codes
+        fits = (scale > 0).all() and np.isfinite(scale).all() and codes.max() <= self.limits[1]
+        if not fits:
+            return None
+        return replace(self, data=np.asarray(codes * self._along(scale), np.float32), scale=scale)
+
+    def _along(self, scale: Array) -> Array:
+        rest = [1] * (self.data.ndim - self.axis - 1)
+        return scale.reshape(() if self.axis < 0 else (*[1] * self.axis, -1, *rest))
+
     def emit(self, b: Builder) -> Value:
         """The values behind a FakeQuant that gives the same codes again."""
-        rest = [1] * (self.data.ndim - self.axis - 1)
-        shape = () if self.axis < 0 else (*[1] * self.axis, -1, *rest)
-        operands = [b.constant(self.data, "weight"), b.constant(self.scale.reshape(shape), "scale")]
+        operands = [b.constant(self.data, "weight"), b.constant(self._along(self.scale), "scale")]
         attrs = {"axis": self.axis, "qmin": self.limits[0], "qmax": self.limits[1]}
         op_type = "FakeQuant" if self.half_up else "FakeQuantHalfEven"
         return b.add(op_type, operands, attrs, domain="qtune")
@@ -65,7 +87,8 @@ class OnnxNode:
 
     ``attrs``: plain values, defaults filled in. ``constants``: the arrays of inputs that are
     constant; ``weights``: those that lie on a grid. ``outputs``: how many are used. ``shapes``,
-    ``dtypes`` (NumPy's names) of the inputs; ``None`` for absent inputs.
+    ``dtypes`` (NumPy's names) of the inputs; ``None`` for absent inputs. ``alone``: whether an
+    input is used by nothing else.
     """
 
     name: str
@@ -78,6 +101,7 @@ class OnnxNode:
     output_shapes: tuple[tuple[int, ...] | None, ...]
     outputs: int = 1
     weights: tuple[OnnxWeight | None, ...] = ()
+    alone: tuple[bool, ...] = ()
 
     def input(self, index: int) -> Value | None:
         """Input ``index``; ``None`` where it is absent."""
@@ -103,15 +127,26 @@ class OnnxNode:
         """The error that names this node and why it can't be taken."""
         return OnnxImportError(f"{self.name}: {self.op_type}: {reason}")
 
-    def check_weight(self) -> None:
-        """Refuse a quantized weight (input 1) with a zero point."""
+    def weight(self, axis: int | None = None) -> OnnxWeight | None:
+        """The quantized weight (input 1), if it is one.
+
+        Refused: a zero point, and more than one scale along another axis than ``axis``.
+        """
         weight = self.weights[1] if len(self.weights) > 1 else None
-        if weight is not None and weight.limits not in WEIGHT_LIMITS:
+        if weight is None:
+            return None
+        if weight.limits not in WEIGHT_LIMITS:
             low, high = weight.limits
             raise self.refusal(
                 f"its weight has a zero point (codes {low} .. {high}); quantize weights as "
                 "symmetric int8"
             )
+        if axis is not None and weight.axis not in (-1, axis):
+            raise self.refusal(
+                f"its weight has {weight.scale.size} scales along axis {weight.axis}; the BPU "
+                f"takes one scale, or one per output channel along axis {axis}"
+            )
+        return weight
 
     def only(self, **allowed: Any) -> None:
         """Refuse attributes that differ from the one value that has a form here."""

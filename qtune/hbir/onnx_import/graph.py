@@ -26,6 +26,7 @@ from qtune.hbir.onnx_import.calibrations import (
     calibration,
     early_grids,
     is_calibration,
+    is_plain_constant,
     moved_weight,
     moves_weight,
     weight_of,
@@ -41,9 +42,10 @@ from qtune.hbir.onnx_import.grids import (
     same_grid,
 )
 from qtune.hbir.onnx_import.groups import group_names
+from qtune.hbir.onnx_import.support import no_form
 from qtune.ops.quant.codes import range_dtype
 from qtune.ops.quant.fake_quant import emit_fake_quant
-from qtune.ops.registry import kernel, kernel_owners
+from qtune.ops.registry import kernel_owners
 
 Array = np.ndarray[Any, Any]
 
@@ -113,10 +115,9 @@ class Walk:
             self._env[value] = result
 
     def _note_problem(self, node: ir.Node, problem: str) -> None:
-        """One line per pair: the DequantizeLinear has the form of its QuantizeLinear."""
-        source = node.inputs[0] if node.inputs else None
-        maker = None if source is None else source.producer()
-        if node.op_type != "DequantizeLinear" or maker not in self._failed:
+        """Only what is not due to another problem: a shape unknown by now, a pair refused twice."""
+        sources = [v for v in node.inputs if v is not None and v.producer() in self._failed]
+        if not any(node.op_type == "DequantizeLinear" or _shape(v) is None for v in sources):
             self.problems.append(problem)
         self._failed.add(node)
 
@@ -224,6 +225,9 @@ class Walk:
 
     def _operator(self, node: ir.Node) -> list[Any]:
         name = self._names[node]
+        problem = no_form(node, name)
+        if problem is not None:
+            raise OnnxImportError(problem)
         if moves_weight(node) and node.inputs[0] is not None:
             items = [None if value is None else self._item(value) for value in node.inputs]
             if isinstance(items[0], OnnxWeight):
@@ -231,8 +235,6 @@ class Walk:
                 return [moved_weight(node, items[0], constants)]
         call = self._call(node, name)
         rewrite = rewrites().get(node.op_type)
-        if rewrite is None and kernel("", node.op_type) is None:
-            raise OnnxImportError(f"{name}: {node.op_type} has no form here")
         for value in node.outputs:
             _element(value)
         before = len(self.builder.graph)
@@ -246,28 +248,40 @@ class Walk:
         return values
 
     def _call(self, node: ir.Node, name: str) -> OnnxNode:
-        items = [None if value is None else self._item(value) for value in node.inputs]
+        items = self._items(node)
         outputs = [v for v in node.outputs if v.uses() or v.is_graph_output()]
         count = 1 + max((node.outputs.index(v) for v in outputs), default=0)
         return OnnxNode(
             name,
             node.op_type,
             node_attributes(node),
-            tuple(self._operand(node, i) for i in range(len(node.inputs))),
+            tuple(self._operand(node, i, item) for i, item in enumerate(items)),
             tuple(item.data if isinstance(item, _Constant) else None for item in items),
             tuple(_shape(value) for value in node.inputs),
             tuple(None if v is None else str(_element(v).numpy()) for v in node.inputs),
             tuple(_shape(value) for value in node.outputs),
             count,
             tuple(item if isinstance(item, OnnxWeight) else None for item in items),
+            tuple(v is not None and len(v.uses()) == 1 for v in node.inputs),
         )
 
-    def _operand(self, node: ir.Node, index: int) -> ir.Value | None:
+    def _items(self, node: ir.Node) -> list[Any]:
+        """What the inputs are; a bias or a number that a grid rounds is that constant."""
+        items = [None if value is None else self._item(value) for value in node.inputs]
+        for index, item in enumerate(items):
+            if isinstance(item, OnnxWeight) and is_plain_constant(node, index, item):
+                items[index] = _Constant(item.values())
+        return items
+
+    def _operand(self, node: ir.Node, index: int, item: Any) -> ir.Value | None:
         value = node.inputs[index]
         if value is None:
             return None
         if index == 0 and node in self._early:
             return self._calibrated(self._early[node], value)
+        if isinstance(item, _Constant):
+            _element(value)
+            return self.builder.constant(item.data, f"input{index}")
         return self._float(value, f"input{index}")
 
     def _note_facts(self, node: ir.Node, call: OnnxNode, before: int) -> None:
@@ -275,7 +289,7 @@ class Walk:
         owners = kernel_owners()
         for new in made:
             owner = owners.get((new.domain, new.op_type))
-            if owner is None:
+            if owner is None or META_TYPE in new.metadata_props:
                 continue
             output = call.output_shapes[0] or ()
             new.metadata_props[META_TYPE] = owner.name

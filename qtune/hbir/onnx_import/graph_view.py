@@ -56,7 +56,8 @@ def constant_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 def _constant_of(node: onnx.NodeProto) -> onnx.TensorProto:
     attribute = node.attribute[0]
     if attribute.name == "value":
-        return attribute.t
+        tensor: onnx.TensorProto = attribute.t
+        return tensor
     value = helper.get_attribute_value(attribute)
     dtype = np.float32 if "float" in attribute.name else np.int64
     return numpy_helper.from_array(np.asarray(value, dtype))

@@ -76,8 +76,8 @@ def grid_of(node: ir.Node, data_of: Callable[[ir.Value], Array | None]) -> Grid:
         return Grid(scale.reshape(-1), 0, _axis(node, attrs, scale), -(2**31), 2**31 - 1)
     if element not in _RANGES:
         raise OnnxImportError(
-            f"{node.name}: {element} codes have no form here; activations may be int8, uint8, int16 "
-            "or uint16, weights int8 or int16, biases int32 without zero point"
+            f"{node.name}: {element} codes have no form here; activations may be int8, uint8, "
+            "int16 or uint16, weights int8 or int16, biases int32 without zero point"
         )
     zeros = np.zeros(1, np.int64) if zero is None else zero.astype(np.int64).reshape(-1)
     if (zeros != zeros[0]).any():
@@ -131,6 +131,6 @@ def is_weight_grid(grid: Grid) -> bool:
 
 
 def codes_of(data: Array, grid: Grid) -> Array:
-    """What QuantizeLinear makes of float constants on a weight grid: ties to even, with zero point."""
+    """What QuantizeLinear makes of float constants on a weight grid: ties to even."""
     scale = grid.scale.reshape(()) if grid.axis < 0 else grid.along(data.ndim)
     return np.clip(np.rint(data / scale), grid.qmin, grid.qmax).astype(np.int64) + grid.zero_point

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from qtune.ops.registry import kernel_owners
-from qtune.ops.spec import FuseRole
+from qtune.ops.spec import FuseRole, Rule
 
 
 def group_names(graph: ir.Graph, names: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
@@ -32,4 +32,7 @@ def _only_user(node: ir.Node) -> ir.Node | None:
 
 def _role(node: ir.Node) -> FuseRole | None:
     owner = kernel_owners().get((node.domain, node.op_type))
-    return None if owner is None else owner.fuse
+    if owner is None:
+        return None
+    is_clamp = owner.rule is Rule.INPUT_SCALE and owner.family == "activation"  # Relu, Clip
+    return FuseRole.RELU if is_clamp else owner.fuse

@@ -15,9 +15,21 @@ from onnx import helper
 from qtune.hbir.onnx_import.graph_view import GraphView, replace_nodes
 from qtune.hbir.onnx_import.names import free_name
 
-_MOVERS = frozenset(
-    "DepthToSpace Expand Flatten Gather Identity MaxPool Reshape Slice SpaceToDepth Split Squeeze "
-    "Tile Transpose Unsqueeze".split()
+_MOVERS = (
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "MaxPool",
+    "Reshape",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
 )
 """Standard operators that hand on elements of their first input, whatever their type."""
 

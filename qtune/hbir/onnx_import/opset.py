@@ -16,15 +16,9 @@ OLDEST = 7
 """The oldest opset that onnx's converter takes."""
 
 
-def at_our_opset(proto: onnx.ModelProto, *, foreign: bool = False) -> onnx.ModelProto:
-    """``proto`` in the opset that HBIR uses.
-
-    Calibration nodes stay as they are. Operators of other domains are refused by name, or stay
-    too where ``foreign``.
-    """
+def at_our_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """``proto`` in the opset that HBIR uses; operators of other domains stay as they are."""
     _name_standard_domain(proto)
-    if not foreign:
-        _refuse_foreign(proto)
     version = version_of(proto)
     if version < OPSET:
         return _converted(proto, version)
@@ -35,6 +29,16 @@ def at_our_opset(proto: onnx.ModelProto, *, foreign: bool = False) -> onnx.Model
                 entry.version = OPSET
     proto.ir_version = min(proto.ir_version, IR_VERSION)
     return proto
+
+
+def check_opset(proto: onnx.ModelProto, where: str) -> None:
+    """Raise ``OnnxImportError`` for an opset that nothing here can read."""
+    version, newest = version_of(proto), defs.onnx_opset_version()
+    if not OLDEST <= version <= newest:
+        raise OnnxImportError(
+            f"{where} is of opset {version}; taken are opsets {OLDEST} to {newest}. Export it with "
+            f"opset {OPSET}"
+        )
 
 
 def version_of(proto: onnx.ModelProto) -> int:
@@ -49,29 +53,7 @@ def _name_standard_domain(proto: onnx.ModelProto) -> None:
             item.domain = ""
 
 
-def _refuse_foreign(proto: onnx.ModelProto) -> None:
-    local = {(function.domain, function.name) for function in proto.functions}
-    nodes = [
-        node for node in proto.graph.node if node.domain and (node.domain, node.op_type) not in local
-    ]
-    if not nodes:
-        return
-    found: dict[str, list[str]] = {}
-    for node in nodes:
-        found.setdefault(f"{node.domain}::{node.op_type}", []).append(node.name or node.output[0])
-    listed = "; ".join(f"{kind} ({', '.join(names)})" for kind, names in sorted(found.items()))
-    raise OnnxImportError(
-        f"operators of other domains have no form here: {listed}. Export the model with standard "
-        "ONNX operators only"
-    )
-
-
 def _converted(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    if version < OLDEST:
-        raise OnnxImportError(
-            f"the model is of opset {version}; taken are opsets from {OLDEST} on. Export it with "
-            f"opset {OPSET}"
-        )
     hidden = _hide(proto)
     infos = {info.name for info in proto.graph.value_info}
     try:

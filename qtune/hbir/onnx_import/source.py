@@ -11,16 +11,17 @@ import onnx_ir.passes.common as passes
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import checker, helper, inliner
 
-from qtune.errors import OnnxImportError
+from qtune.errors import ArgumentError, OnnxImportError
 from qtune.hbir import hz_calibration
 from qtune.hbir.builder import META_STAGE
-from qtune.hbir.domain import DOMAIN
+from qtune.hbir.onnx_import.branches import refuse_control, with_branches_taken
 from qtune.hbir.onnx_import.names import with_unique_names
-from qtune.hbir.onnx_import.opset import at_our_opset
+from qtune.hbir.onnx_import.opset import at_our_opset, check_opset
 from qtune.hbir.onnx_import.pairs import QUANTIZERS, unified
 
 Source = str | Path | bytes | onnx.ModelProto
 Shapes = Mapping[str, Sequence[int]]
+
 
 def read(source: Source) -> onnx.ModelProto:
     """The model of a path, of bytes, or a copy of a ``ModelProto``, with unique names of nodes.
@@ -31,12 +32,16 @@ def read(source: Source) -> onnx.ModelProto:
     where = str(source) if isinstance(source, (str, Path)) else "the ONNX model"
     try:
         proto = _read(source)
-        _name_known_domains(proto)
-        checker.check_model(proto)
     except OSError as error:
         raise OnnxImportError(f"{where} can't be read: {error.strerror or error}") from None
     except (DecodeError, UnicodeDecodeError):
         raise OnnxImportError(f"{where} is no ONNX file or is cut off") from None
+    if not proto.ir_version and not proto.graph.node:
+        raise OnnxImportError(f"{where} is no ONNX file or is empty")
+    check_opset(proto, where)
+    _name_known_domains(proto)
+    try:
+        checker.check_model(proto)
     except checker.ValidationError as error:
         raise OnnxImportError(f"{where} is no valid ONNX model: {error}") from None
     if any(item.key == META_STAGE for item in proto.metadata_props):
@@ -44,7 +49,7 @@ def read(source: Source) -> onnx.ModelProto:
             f"{where} is a module of qtune, not of another tool; open the .bc file that it was "
             "saved as"
         )
-    return with_unique_names(proto)
+    return with_unique_names(with_branches_taken(with_unique_names(proto)))
 
 
 def read_calibrated(source: Source) -> onnx.ModelProto:
@@ -54,11 +59,10 @@ def read_calibrated(source: Source) -> onnx.ModelProto:
     operators of other domains stay. Pairs of quantize nodes are as :func:`unified` says.
     """
     proto = read(source)
-    kept = [f for f in proto.functions if f.name == hz_calibration.OP_TYPE]
-    if len(kept) < len(proto.functions):
-        own = [(DOMAIN, hz_calibration.OP_TYPE)]
-        proto = inliner.inline_selected_functions(proto, own, exclude=True)
-    proto = at_our_opset(proto, foreign=True)
+    refuse_control(proto)
+    if proto.functions:
+        proto = inliner.inline_local_functions(proto, convert_version=True)
+    proto = at_our_opset(proto)
     hz_calibration.declare(proto)
     _take_initializers_from_inputs(proto)
     return with_unique_names(unified(proto))
@@ -75,7 +79,7 @@ def _name_known_domains(proto: onnx.ModelProto) -> None:
     for node in proto.graph.node:
         if node.op_type in QUANTIZERS and node.domain == "com.microsoft":
             node.domain = ""
-    hz_calibration.declare(proto)
+    hz_calibration.own(proto)
 
 
 def _read(source: Source) -> onnx.ModelProto:
@@ -85,6 +89,11 @@ def _read(source: Source) -> onnx.ModelProto:
         return copy
     if isinstance(source, bytes):
         return onnx.load_model_from_string(source)
+    if not isinstance(source, (str, Path)):
+        raise ArgumentError(
+            "an ONNX model is a path, the file's bytes or a ModelProto, got "
+            f"{type(source).__name__}"
+        )
     return onnx.load(str(source))
 
 
@@ -94,7 +103,6 @@ def inlined(proto: onnx.ModelProto, keep: Collection[str]) -> onnx.ModelProto:
     Functions are the model's own and those that the ONNX standard defines by other operators.
     """
     ids = [("", name) for name in sorted(keep)]
-    ids.append((DOMAIN, hz_calibration.OP_TYPE))
     _declare_initializers(proto)
     return inliner.inline_selected_functions(proto, ids, exclude=True, inline_schema_functions=True)
 

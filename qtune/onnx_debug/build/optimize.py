@@ -20,6 +20,7 @@ from qtune.hbir.onnx_import.fold import fold
 from qtune.hbir.onnx_import.load import own_operators
 from qtune.hbir.onnx_import.names import with_unique_names
 from qtune.hbir.onnx_import.opset import at_our_opset
+from qtune.hbir.onnx_import.support import refuse_unsupported
 from qtune.onnx_debug.build.batch_norm import fold_batch_norms
 
 Shapes = Mapping[str, Sequence[int]]
@@ -36,6 +37,7 @@ def optimized(source: files.Source, shapes: Shapes | None = None) -> onnx.ModelP
     proto = files.with_sizes(proto, static_sizes(proto, shapes or {}))
     model = files.as_ir(proto)
     fold(model)
+    refuse_unsupported(model)
     _drop_dropouts(model.graph)
     _drop_identities(model.graph)
     fold_batch_norms(model.graph)

@@ -6,8 +6,7 @@ needs the package hypothesis.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from qtune.lazy import importer
 
 _HOMES = {
     "OperatorCall": "call",
@@ -21,9 +20,4 @@ _HOMES = {
     "fuzz_operator": "operator",
 }
 __all__ = list(_HOMES)  # noqa: PLE0605 - derived from the table above
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = importer(__name__, _HOMES)

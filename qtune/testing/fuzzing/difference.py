@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qtune.report.words import counted
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -47,7 +49,9 @@ class Difference:
     @property
     def text(self) -> str:
         """The largest distance with its unit."""
-        return f"{self.distance:g}{' steps' if self.kind == 'steps' else ''}"
+        return (
+            counted(f"{self.distance:g}", "step") if self.kind == "steps" else f"{self.distance:g}"
+        )
 
 
 def first_difference(

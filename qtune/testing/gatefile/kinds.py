@@ -12,8 +12,9 @@ from qtune.testing.gatefile.signature import Parameter, Signature, signature
 _PREFIX = "assert_"
 _OWN = {"baseline": ("qtune.testing.gatefile.metrics", "check_baseline")}
 """Kinds that are no assertion: where their function is."""
-_LOOKS_AT = {"no_saturation": ("calib",), "scale_in": ("calib",)}
-"""Stages that a kind looks at where the rule of ``Kind.default_stages`` does not fit."""
+_LOOKS_AT = frozenset({"no_saturation", "scale_in"})
+"""Kinds that look at the calibrated model, where the rule of ``Kind.default_stages`` would say
+another."""
 _PAIR = ("float", "quantized_bc")
 _STEPS = "max_qscale_diff"
 INPUTS = "inputs"
@@ -45,17 +46,22 @@ class Kind:
         """The keys that name these stages."""
         return ("stage",) if len(self.subjects) == 1 else ("from", "to")
 
-    def default_stages(self, given: Mapping[str, object]) -> tuple[str, ...]:
+    def default_stages(
+        self, given: Mapping[str, object], *, onnx: bool = False
+    ) -> tuple[str, ...]:
         """The stages where the file names none.
 
         Two: float and quantized_bc; for ``max_qscale_diff`` alone qat_bc and quantized_bc, since
-        steps tell an operator's own deviation. One: the last that fits, of torch stages calib.
+        steps tell an operator's own deviation. One: the last that fits, of torch stages calib, of
+        an ONNX model calibrated.
         """
+        calibrated = "calibrated" if onnx else "calib"
         if self.name in _LOOKS_AT:
-            return _LOOKS_AT[self.name]
+            return (calibrated,)
         if len(self.subjects) == 1:
-            allowed = self.subjects[0].stages
-            return (next(s for s in ("quantized_bc", "hbm", "calib", *allowed) if s in allowed),)
+            allowed = self.subjects[0].stages_of(onnx=onnx)
+            preferred = ("quantized_bc", "hbm", calibrated, *allowed)
+            return (next(stage for stage in preferred if stage in allowed),)
         limits = {key for key in given if key.startswith(("max_", "min_"))}
         return ("qat_bc", "quantized_bc") if limits == {_STEPS} else _PAIR
 

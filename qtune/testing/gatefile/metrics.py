@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from qtune.errors import ArgumentError
 from qtune.profiler.metric import Metric
 from qtune.profiler.observe import Model
+from qtune.testing.arguments import Onnx
 from qtune.testing import accuracy
 from qtune.testing import baseline_identity as about
 from qtune.testing.accuracy import assert_accuracy_drop_below
@@ -18,7 +20,8 @@ from qtune.testing.consistency import assert_consistency
 from qtune.testing.content import digest
 from qtune.testing.limits import METRICS
 from qtune.testing.origin import origin_of
-from qtune.testing.record import carrying_on, kept_apart
+from qtune.testing.record import carrying_on, conclude_all, kept_apart
+from qtune.testing.result import AssertionResult
 
 _DIGITS = 12
 _ARGUMENT = {argument.partition("_")[2]: argument for argument in METRICS}
@@ -26,13 +29,13 @@ _ARGUMENT = {argument.partition("_")[2]: argument for argument in METRICS}
 
 
 def check_baseline(
-    baseline: Model,
-    other: Model,
+    baseline: Model | Onnx,
+    other: Model | Onnx,
     *,
     inputs: Any,
     metrics: Sequence[str],
     max_drop: float | Mapping[str, float] = 0.0,
-    evaluate: Callable[[Model], float] | None = None,
+    evaluate: Callable[[Any], float] | None = None,
     stored: Baseline,
 ) -> None:
     """Compare numbers of ``other`` with their stored values, each in its own unit.
@@ -45,23 +48,31 @@ def check_baseline(
     values = _values(baseline, other, inputs, metrics, evaluate)
     allowed = _allowed(metrics, max_drop)
     identity = _identity(other, inputs)
-    for name, value in values.items():
-        smaller_is_better = name in _ARGUMENT and not _metric(name).ascending
-        bound: Any = {"max_rise" if smaller_is_better else "max_drop": allowed[name]}
-        with carrying_on():
-            stored.check(
-                name,
-                value,
-                **bound,
-                higher_is_better=not smaller_is_better,
-                identity=identity,
-                model=origin_of(other).model,
-            )
-    with carrying_on():
+    with kept_apart() as found:
+        for name, value in values.items():
+            smaller_is_better = name in _ARGUMENT and not _metric(name).ascending
+            bound: Any = {"max_rise" if smaller_is_better else "max_drop": allowed[name]}
+            with carrying_on():
+                stored.check(
+                    name,
+                    value,
+                    **bound,
+                    higher_is_better=not smaller_is_better,
+                    identity=identity,
+                )
         stored.finish()
+    with carrying_on():
+        conclude_all([_about(other, result) for result in found])
 
 
-def output_metrics(baseline: Model, other: Model, inputs: Any, names: Sequence[str]) -> Any:
+def _about(other: Any, result: AssertionResult) -> AssertionResult:
+    """With all that is known about the model: its identity is a part of that."""
+    known = about.origin_about(other, None, origin_of(other).model)
+    facts = {**known.provenance, **result.provenance}
+    return replace(result, model=known.model, artefact=known.artefact, provenance=facts)
+
+
+def output_metrics(baseline: Any, other: Any, inputs: Any, names: Sequence[str]) -> Any:
     """Metrics of the worst output by name; ``None`` where there is nothing to compare."""
     loosest: Any = {
         _ARGUMENT[name]: -math.inf if _metric(name).ascending else math.inf for name in names
@@ -71,7 +82,7 @@ def output_metrics(baseline: Model, other: Model, inputs: Any, names: Sequence[s
     return found[0].metrics
 
 
-def task_metric(model: Model, evaluate: Any, name: str) -> float | None:
+def task_metric(model: Any, evaluate: Any, name: str) -> float | None:
     """What ``evaluate`` gives for the model, which it may call with any batch size."""
     with kept_apart() as found:
         assert_accuracy_drop_below(
@@ -85,11 +96,11 @@ def _metric(name: str) -> Any:
 
 
 def _values(
-    baseline: Model,
-    other: Model,
+    baseline: Any,
+    other: Any,
     inputs: Any,
     metrics: Sequence[str],
-    evaluate: Callable[[Model], float] | None,
+    evaluate: Callable[[Any], float] | None,
 ) -> dict[str, Any]:
     own = "" if evaluate is None else evaluate.__name__
     known = [*_ARGUMENT, *([own] if own else [])]
@@ -124,7 +135,7 @@ def _allowed(metrics: Sequence[str], max_drop: float | Mapping[str, float]) -> d
     return {name: float(max_drop.get(name, 0.0)) for name in metrics}
 
 
-def _identity(other: Model, inputs: Any) -> dict[str, Any]:
+def _identity(other: Any, inputs: Any) -> dict[str, Any]:
     """What the values are about, and what they were measured with."""
     facts = origin_of(other).provenance
     environment = {name: facts[name] for name in about.ENVIRONMENT if name in facts}

@@ -23,6 +23,12 @@ SUFFIX = ".qtune.toml"
 _TABLES = ("model", "check")
 _AT_LINE = re.compile(r"^(.*?) \(at line (\d+), column (\d+)\)$", re.S)
 _ON_BC = frozenset({"quantized_bc", "hbm"})
+_OF_TORCH = frozenset({"factory", "qconfig", "method"})
+_OF_ONNX = frozenset({"quant_config"})
+OF_TABLES = frozenset({"quant_config"})
+"""Keys of ``[model]`` that may be tables."""
+DATA = frozenset({"calibration", "inputs"})
+"""Keys that may name a folder where the model comes from an ONNX file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ def read(path: str | PathLike[str], shown: str | None = None) -> GateFile:
             hint = f"; close matches: {near[0]}" if near else ""
             raise source.error(f"unknown table {key!r}{hint}; expected [model] and [[check]]", key)
     model = _model(document, source)
-    checks = _checks(document, source)
+    checks = _checks(document, source, onnx=model.onnx is not None)
     _check_needs(model, checks, source)
     return GateFile(file.absolute(), name, model, checks, source.lines)
 
@@ -102,15 +108,23 @@ def _syntax_error(shown: str, text: str, message: str) -> GateFileError:
 
 def _model(document: Mapping[str, Any], source: Source) -> ModelTable:
     if "model" not in document:
-        raise source.error('there is no [model]; it needs at least factory = "module:name"')
+        raise source.error('there is no [model]; it needs at least factory = "module:name", or onnx')
     table = document["model"]
     if not isinstance(table, dict):
         raise source.error(f"model must be a table, [model], but is {kind_of(table)}", "model")
     takes = {key.name: key.takes for key in MODEL_KEYS}
     source.refuse_unknown(table, tuple(takes), "[model]", "model")
+    is_onnx = "onnx" in table
+    for key in table:
+        if key in (_OF_TORCH if is_onnx else _OF_ONNX):
+            instead = "onnx" if is_onnx else "factory"
+            raise source.error(f"[model]: {key} does not go with {instead}", "model", key)
     for key, value in table.items():
+        if key in OF_TABLES and isinstance(value, dict):
+            continue
         is_text = isinstance(value, str) and bool(value)
-        if not is_text or (takes[key] == "module:name" and ":" not in value):
+        is_spec = takes[key] == "module:name" and not (is_onnx and key in DATA)
+        if not is_text or (is_spec and ":" not in value):
             source.wrong_type("[model]", key, value, takes[key], "model")
     if "march" in table:
         try:
@@ -120,7 +134,7 @@ def _model(document: Mapping[str, Any], source: Source) -> ModelTable:
     return ModelTable(**table)
 
 
-def _checks(document: Mapping[str, Any], source: Source) -> tuple[Check, ...]:
+def _checks(document: Mapping[str, Any], source: Source, *, onnx: bool) -> tuple[Check, ...]:
     tables = document.get("check", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise source.error("check must be an array of tables: write [[check]]", "check")
@@ -128,7 +142,8 @@ def _checks(document: Mapping[str, Any], source: Source) -> tuple[Check, ...]:
         raise source.error("there is no [[check]]: this file checks nothing")
     found: list[Check] = []
     for index, table in enumerate(tables):
-        found.append(read_check(table, index, source, {check.name for check in found}))
+        taken = {check.name for check in found}
+        found.append(read_check(table, index, source, taken, onnx=onnx))
     return tuple(found)
 
 
@@ -138,7 +153,7 @@ def _check_needs(model: ModelTable, checks: tuple[Check, ...], source: Source) -
         place = ("check", check.number - 1)
         what = f"[[check]] {check.number} ({check.kind})"
         pinned = model.artefact is not None and not check.per_layer
-        for key in ("factory", "calibration"):
+        for key in () if model.onnx else ("factory", "calibration"):
             if getattr(model, key) is None and not (pinned and set(check.stages) <= _ON_BC):
                 raise source.error(
                     f"[model]: {key} is missing, which {what} needs; give module:name", "model"

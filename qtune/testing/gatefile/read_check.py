@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from qtune.testing.gatefile.kinds import INPUTS, Kind, kinds
-from qtune.testing.gatefile.signature import STAGES, Parameter
+from qtune.testing.gatefile.signature import ONNX_STAGES, STAGES, Parameter
 from qtune.testing.gatefile.tables import CHECK_KEYS, Check, ModelTable
 
 if TYPE_CHECKING:
@@ -26,16 +26,24 @@ OF_MODEL = frozenset(f.name for f in fields(ModelTable)) & {INPUTS, "evaluate"}
 """Arguments that come from ``[model]`` where the check does not give them."""
 
 
-def read_check(table: Mapping[str, Any], index: int, source: Source, taken: set[str]) -> Check:
-    """The check ``index`` (from 0); ``taken`` are the names of those before it."""
-    reader = _Reader(table, index, source)
+def read_check(
+    table: Mapping[str, Any], index: int, source: Source, taken: set[str], *, onnx: bool = False
+) -> Check:
+    """The check ``index`` (from 0); ``taken`` are the names of those before it.
+
+    ``onnx``: the model comes from an ONNX file, and has the stages of one.
+    """
+    reader = _Reader(table, index, source, onnx=onnx)
     kind = reader.kind()
     return reader.check(kind, taken)
 
 
 class _Reader:
-    def __init__(self, table: Mapping[str, Any], index: int, source: Source) -> None:
+    def __init__(
+        self, table: Mapping[str, Any], index: int, source: Source, *, onnx: bool
+    ) -> None:
         self.table = table
+        self.onnx = onnx
         self.place = ("check", index)
         self.what = f"[[check]] {index + 1}"
         self.source = source
@@ -81,12 +89,14 @@ class _Reader:
 
     def _stages(self, kind: Kind) -> tuple[str, ...]:
         found = []
-        defaults = kind.default_stages(self.table)
+        defaults = kind.default_stages(self.table, onnx=self.onnx)
         for key, subject, default in zip(kind.stage_keys, kind.subjects, defaults, strict=True):
             stage = self.table.get(key, default)
-            if stage not in subject.stages:
-                allowed = ", ".join(subject.stages)
-                reason = "it can't look at" if stage in STAGES else "there is no stage"
+            fitting = subject.stages_of(onnx=self.onnx)
+            if stage not in fitting:
+                allowed = ", ".join(fitting)
+                known = ONNX_STAGES if self.onnx else STAGES
+                reason = "it can't look at" if stage in known else "there is no stage"
                 raise self.source.error(
                     f"{self.what}: {key}: {reason} {stage!r}; choose one of: {allowed}",
                     *self.place,
@@ -112,7 +122,8 @@ class _Reader:
     def _value(self, name: str, parameter: Parameter) -> Any:
         value = self.table[name]
         if name == INPUTS:
-            fits, expected = isinstance(value, str) and ":" in value, "module:name"
+            fits = isinstance(value, str) and bool(value) and (self.onnx or ":" in value)
+            expected = "module:name or a folder" if self.onnx else "module:name"
         else:
             fits, expected = parameter.accepts(value), parameter.expected
         if not fits:

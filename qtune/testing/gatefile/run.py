@@ -19,6 +19,7 @@ from qtune.testing.gatefile.kinds import INPUTS, STORED, Kind, kinds
 from qtune.testing.gatefile.layers import Layers, comparisons
 from qtune.testing.gatefile.modules import Modules
 from qtune.testing.gatefile.read_check import OF_MODEL
+from qtune.testing.gatefile.onnx_subject import OnnxSubject
 from qtune.testing.gatefile.subject import Subject
 from qtune.testing.gatefile.tables import Check, GateFile
 from qtune.testing.record import conclude_all, kept_apart
@@ -56,7 +57,8 @@ class GateRun:
     @cached_property
     def subject(self) -> Subject:
         """The model and its data."""
-        return Subject(self.file, self._settings.store, self._settings.march)
+        kind = Subject if self.file.model.onnx is None else OnnxSubject
+        return kind(self.file, self._settings.store, self._settings.march)
 
     def results(self, check: Check, stored: Baseline | None = None) -> list[AssertionResult]:
         """What the check finds, nothing recorded; ``GateFileError`` where it can't be made.
@@ -77,13 +79,11 @@ class GateRun:
         Raises ``GateFileError`` for a layer in ``xfail`` that can't fail.
         """
         try:
-            listed = list(self.subject.stages.prepared.operators())
+            found = self.subject.operators()
         except GateFileError:
             raise
         except QtuneError as error:
             raise self._error(check, error) from error
-        pairs = ((op.name, str(node.meta.get("group", op.name))) for node, op in listed)
-        found = {name: "" if group == name else group for name, group in pairs}
         for layer in check.xfail_layers:
             if found.get(layer) != "":
                 raise self._no_layer(check, layer, found)

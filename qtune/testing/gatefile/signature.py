@@ -18,6 +18,16 @@ _STAGES_OF = {
     "Program": STAGES[5:],
 }
 """What an annotation says about the stages that fit it."""
+ONNX_STAGES = ("float", "optimized", "calibrated", "qat_bc", "quantized_bc", "hbm")
+_ONNX_STAGES_OF = {
+    "Onnx": ONNX_STAGES[:3],
+    "OnnxGraph": ONNX_STAGES[1:3],
+    "OnnxCalibrated": ONNX_STAGES[2:3],
+    "Model": ONNX_STAGES[3:5],
+    "HbirModule": ONNX_STAGES[3:5],
+    "Program": ONNX_STAGES[5:],
+}
+"""The same of a model that comes from an ONNX file."""
 _SCALARS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 _LISTS = frozenset({"Sequence", "Iterable", "Collection", "list", "tuple", "set", "frozenset"})
 _TABLES = frozenset({"Mapping", "dict"})
@@ -41,8 +51,20 @@ class Parameter:
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages it can be, if it is a model."""
-        named = [_STAGES_OF.get(ast.unparse(leaf), ()) for leaf in _leaves(self.annotation)]
-        return tuple(stage for stage in STAGES if any(stage in names for names in named))
+        return self._named(STAGES, _STAGES_OF)
+
+    @property
+    def onnx_stages(self) -> tuple[str, ...]:
+        """The same of a model that comes from an ONNX file."""
+        return self._named(ONNX_STAGES, _ONNX_STAGES_OF)
+
+    def stages_of(self, *, onnx: bool) -> tuple[str, ...]:
+        """The stages it can be, by where the model comes from."""
+        return self.onnx_stages if onnx else self.stages
+
+    def _named(self, order: Sequence[str], known: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+        named = [known.get(ast.unparse(leaf), ()) for leaf in _leaves(self.annotation)]
+        return tuple(stage for stage in order if any(stage in names for names in named))
 
     @property
     def is_callable(self) -> bool:

@@ -20,12 +20,13 @@ from qtune.capture.inputs import Inputs
 from qtune.errors import QtuneError, kind_of
 from qtune.hbir.module import HbirModule
 from qtune.quantization import PrepareMethod
+from qtune.testing.built_stages import seeded
 from qtune.testing.failure import one_line
 from qtune.testing.gatefile.error import GateFileError
 from qtune.testing.gatefile.tables import GateFile
 from qtune.testing.objects import called, load_object, load_setter
 from qtune.testing.origin import Origin, mark
-from qtune.testing.stages import Stages, seeded
+from qtune.testing.stages import Stages
 from qtune.testing.store import Store
 
 _DATA = (Tensor, Inputs, Mapping, list, tuple)
@@ -84,6 +85,12 @@ class Subject:
             name=self.name,
             store=self._store,
         )
+
+    def operators(self) -> dict[str, str]:
+        """The operators of the prepared model, in order: ``""`` or what each is fused into."""
+        listed = self.stages.prepared.operators()
+        pairs = ((op.name, str(node.meta.get("group", op.name))) for node, op in listed)
+        return {name: "" if group == name else group for name, group in pairs}
 
     def inputs(self, spec: str | None, *keys: str | int) -> Any:
         """The inputs that ``spec`` names, ``[model]``'s by default; ``keys``: where it stands."""

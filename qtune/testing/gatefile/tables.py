@@ -23,11 +23,17 @@ class Key:
 
 MODEL_KEYS = (
     Key("factory", "module:name", "the float model, or a callable that makes it"),
-    Key("calibration", "module:name", "the calibration data, or a callable that gives them"),
+    Key("onnx", "a path", "an ONNX model, in the place of factory"),
+    Key(
+        "calibration",
+        "module:name",
+        "the calibration data, or a callable that gives them; with onnx also a folder",
+    ),
     Key("march", "a march", "the chip, such as nash-e; default: that of the run"),
-    Key("inputs", "module:name", "what the checks run the stages on"),
+    Key("inputs", "module:name", "what the checks run the stages on; with onnx also a folder"),
     Key("evaluate", "module:name", "callable(model) -> float, such as the accuracy on a test set"),
     Key("qconfig", "module:name", "a qconfig setter, or a callable that makes one"),
+    Key("quant_config", "a path, module:name or a table", "with onnx: as for build_model"),
     Key("method", "a text", "how prepare finds the graph: jit_strip (default), jit, symbolic, ..."),
     Key("artefact", "a path", "an integer model .bc, which is then the stage quantized_bc"),
     Key("name", "a text", "the model's name in reports; default: that of the file"),
@@ -50,11 +56,13 @@ class ModelTable:
     """``[model]``; every key may be missing here, what is needed is checked by the reader."""
 
     factory: str | None = None
+    onnx: str | None = None
     calibration: str | None = None
     march: str | None = None
     inputs: str | None = None
     evaluate: str | None = None
     qconfig: str | None = None
+    quant_config: str | Mapping[str, Any] | None = None
     method: str | None = None
     artefact: str | None = None
     name: str | None = None

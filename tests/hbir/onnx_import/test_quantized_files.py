@@ -143,8 +143,8 @@ def test_a_zero_point_bounds_the_codes(point: int) -> None:
         ),
         (
             _pair(np.array(1), np.array(0), "x", "y"),
-            {"s": np.array(1, np.float32), "z": np.array(0, np.int16)},
-            "int16 codes have no form here",
+            {"s": np.array(1, np.float32), "z": np.array(5, np.int16)},
+            "int16 codes with zero point 5 don't fit in 16 bits",
         ),
         (
             [onnx.helper.make_node("Det", ["x"], ["y"], name="determinant")],

@@ -10,7 +10,7 @@ from qtune.ops.kernel import Builder
 
 
 def _rewrite(b: Builder, node: OnnxNode) -> Any:
-    node.check_weight()
+    node.weight(axis=0)
     return emit(b, node, {**geometry(node, kernel_of(node)), "group": node.attrs.get("group", 1)})
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from qtune.hbir.onnx_import.form import OnnxNode, emit, register_rewrite
 from qtune.hbir.onnx_import.rewrites.windows import kernel_of
 from qtune.ops.kernel import Builder
+from qtune.ops.quant.codes import range_dtype
+from qtune.ops.quant.fake_quant import emit_fake_quant
 
 
 def _rewrite(b: Builder, node: OnnxNode) -> Any:
-    node.check_weight()
+    weight = node.weight(axis=1)
     kernel = kernel_of(node)
     rank = len(kernel)
     given = {
@@ -27,7 +31,16 @@ def _rewrite(b: Builder, node: OnnxNode) -> Any:
         wanted = tuple(i * s for i, s in zip(node.shape()[2:], given["strides"], strict=True))
     if wanted:
         given |= _padding(node, kernel, given, wanted, auto == "SAME_UPPER")
-    return emit(b, node, {"kernel_shape": kernel, "group": node.attrs.get("group", 1), **given})
+    groups = int(node.attrs.get("group", 1))
+    attrs = {"kernel_shape": kernel, "group": groups, **given}
+    if weight is None or weight.axis < 0 or groups == 1:
+        return emit(b, node, attrs)
+    # one scale per channel of a group, which ONNX can't tell apart from that of the other groups
+    data = b.constant(weight.values(), "weight")
+    dtype = range_dtype({"qmin": weight.limits[0], "qmax": weight.limits[1]})
+    scales = np.tile(weight.scale, groups)
+    grid = emit_fake_quant(b, data, scales, dtype, axis=1, rank=weight.data.ndim, groups=groups)
+    return b.add("ConvTranspose", [node.inputs[0], grid, *node.inputs[2:3]], attrs)
 
 
 def _padding(

@@ -10,7 +10,7 @@ from qtune.ops.kernel import Builder
 
 
 def _rewrite(b: Builder, node: OnnxNode) -> Any:
-    node.check_weight()
+    node.weight(axis=0)
     attrs = {key: node.attrs.get(key, 1) for key in ("group", "offset_group")}
     return emit(b, node, {**geometry(node, kernel_of(node)), **attrs})
 

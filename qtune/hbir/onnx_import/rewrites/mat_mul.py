@@ -9,10 +9,10 @@ from qtune.ops.kernel import Builder
 
 
 def _rewrite(b: Builder, node: OnnxNode) -> Any:
-    weight = node.weights[1] if len(node.weights) > 1 else None
+    weight = node.weight()
     if weight is None or weight.data.ndim != 2 or len(node.shape()) < 2:
         return emit(b, node)
-    node.check_weight()
+    node.weight(axis=1)
     matrix = weight.transposed().emit(b)
     return b.add("LinearNoBias", [node.inputs[0], matrix], {}, domain="qtune")
 

@@ -1,0 +1,203 @@
+"""``sensitivity_analysis``: sensitive nodes quantized alone, and given back one after the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtune.errors import ArgumentError
+from qtune.hbir import hz_calibration
+from qtune.hbir.hz_calibration import Calibration
+from qtune.onnx_debug.calibrated import ACTIVATION, CalibratedModel, CalibrationNode
+from qtune.onnx_debug.data import CalibrationDataSet, Given
+from qtune.onnx_debug.distribution_stream import runner_of
+from qtune.onnx_debug.metrics import DEFAULT, OnnxMetric, mean
+from qtune.onnx_debug.metrics import metric as metric_of
+from qtune.onnx_debug.runner import Runner
+from qtune.onnx_debug.sensitivity import (
+    candidates,
+    outputs_of,
+    sensitivities,
+    switchable,
+    switches_of,
+    worst_first,
+)
+from qtune.report.files import check_folder
+from qtune.report.progress import progress
+
+FLOAT, INT16 = "float32", "int16"
+NONE = "none"
+STEM = "sensitivity_analysis"
+_WIDE = 16
+
+_log = logging.getLogger(__name__)
+_On = Mapping[str, CalibrationNode]
+
+
+@dataclass(frozen=True, slots=True)
+class FreedSeries:
+    """One figure. ``output``: the tensor it is about, ``None`` for the worst of all outputs.
+
+    ``only_current``, ``freed``: one value for each of the ticks ``none``, node, node, ...
+    """
+
+    output: str | None
+    only_current: tuple[float, ...]
+    freed: tuple[float, ...]
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SensitivityAnalysis:
+    """``nodes``: the sensitive ones, worst first. ``baseline``: the float model against itself."""
+
+    metric: str
+    qtype: str
+    nodes: tuple[str, ...]
+    baseline: float
+    series: tuple[FreedSeries, ...]
+
+
+def sensitivity_analysis(
+    model_or_file: Any,
+    calibrated_data: Given | CalibrationDataSet | Runner,
+    metric: str = DEFAULT,
+    pick_threshold: float = 0.999,
+    data_num: int | None = 1,
+    sensitive_nodes: str | Sequence[str] | None = None,
+    qtype: str = FLOAT,
+    output_separated: bool = False,
+    save_dir: str | os.PathLike[str] = "./debug_result/",
+) -> SensitivityAnalysis:
+    """What giving back the sensitive nodes, one after the other, is worth; with the figure.
+
+    Sensitive are ordinary nodes whose sensitivity is worse than ``pick_threshold`` (below it for
+    cosine-similarity and sqnr, above it for mse, mre and chebyshev), worst first; or
+    ``sensitive_nodes`` (of any type) in their order, where any are given. The series, over the
+    ticks ``none`` and the nodes: the baseline (float against itself); *only quantize current
+    node*, at ``none`` nothing is, so it is the baseline; and *don't quantize current node and all
+    before it*, at ``none`` the calibrated model. ``qtype="int16"`` gives nodes 16 bits instead of
+    float: their activations, with scales ``T / 32767.5``; weights stay as they are, since no int16
+    weights are computed with. ``output_separated``: a figure for each output instead of the worst.
+    Values are means over ``data_num`` items (``None``: all).
+
+    Writes ``<save_dir>/sensitivity_analysis.png``, or ``sensitivity_analysis_<output>.png`` of each
+    output. Raises ``ArgumentError``. Source: onnx_debugger, "sensitivity_analysis".
+    """
+    chosen = metric_of(metric)
+    if qtype not in (FLOAT, INT16):
+        raise ArgumentError(f"qtype: expected {FLOAT} or {INT16}; got {qtype!r}")
+    check_folder(save_dir, "sensitivity_analysis, save_dir")
+    runner = runner_of(model_or_file, calibrated_data)
+    runner.data.count(data_num)
+    if sensitive_nodes:
+        nodes = switchable(runner.model, sensitive_nodes, "sensitive_nodes")
+    else:
+        nodes = _picked(runner, chosen, pick_threshold, data_num)
+    on = [*_alone(runner.model, nodes), *_given_back(runner.model, nodes, qtype)]
+    scores = _scores(runner, on, chosen, data_num, output_separated)
+    ticks = (NONE, *nodes)
+    taken: set[str] = set()
+    series = []
+    for output, values in scores.items():
+        alone, freed = (chosen.perfect, *values[: len(nodes)]), tuple(values[len(nodes) :])
+        file = Path(save_dir) / f"{_stem(output, taken)}.png"
+        series.append(FreedSeries(output, alone, freed, _draw(file, ticks, alone, freed, chosen)))
+    return SensitivityAnalysis(chosen.name, qtype, tuple(nodes), chosen.perfect, tuple(series))
+
+
+def _picked(
+    runner: Runner, metric: OnnxMetric, threshold: float, data_num: int | None
+) -> list[str]:
+    model = runner.model
+    found = sensitivities(runner, candidates(model), [metric], data_num, outputs_of(model, None))
+    limit = metric.badness(float(threshold))
+    picked = [n for n in worst_first(found, metric) if metric.badness(found[n][metric.name]) > limit]
+    if not picked:
+        side = "below" if metric.is_similarity else "above"
+        _log.warning("no node has a %s %s %g; nothing to give back", metric.name, side, threshold)
+    return picked
+
+
+def _alone(model: CalibratedModel, nodes: Sequence[str]) -> list[_On]:
+    return [{key: model.calibrations[key] for key in switches_of(model, name)} for name in nodes]
+
+
+def _given_back(model: CalibratedModel, nodes: Sequence[str], qtype: str) -> list[_On]:
+    """All on; then without the first node, without the first two, ..."""
+    current = dict(model.calibrations)
+    found: list[_On] = [dict(current)]
+    for name in nodes:
+        for key in switches_of(model, name):
+            item = model.calibrations[key]
+            if qtype == FLOAT:
+                current.pop(key, None)
+            elif item.kind == ACTIVATION:
+                current[key] = widened(item)
+        found.append(dict(current))
+    return found
+
+
+def widened(item: CalibrationNode) -> CalibrationNode:
+    """``item`` with 16 bits: the same thresholds ``T``, scales ``T / 32767.5``.
+
+    Of a QuantizeLinear twice its thresholds: with a zero point its codes reach as far on one side.
+    """
+    is_own = hz_calibration.is_calibration(item.nodes[0])
+    thresholds = item.thresholds * np.float32(1 if is_own else 2)
+    scales = (thresholds / np.float32((2**_WIDE - 1) / 2)).astype(np.float32)
+    held = Calibration(scales, thresholds, _WIDE, item.axis)
+    node = hz_calibration.make_node(item.name, item.source, item.output, held)
+    return replace(item, nodes=(node,), scales=scales, thresholds=thresholds, bits=_WIDE)
+
+
+def _scores(
+    runner: Runner,
+    on: Sequence[_On],
+    metric: OnnxMetric,
+    data_num: int | None,
+    is_separated: bool,
+) -> dict[str | None, list[float]]:
+    """Of each output (or of the worst, ``None``) the value for each choice of nodes."""
+    outputs = outputs_of(runner.model, None)
+    groups: dict[str | None, list[str]] = {name: [name] for name in outputs}
+    if not is_separated:
+        groups = {None: outputs}
+    found: dict[str | None, list[list[float]]] = {key: [[] for _ in on] for key in groups}
+    count = runner.data.count(data_num)
+    steps = [(index, place) for index in range(count) for place in range(len(on))]
+    for index, place in progress(steps, "sensitivity analysis", unit="run"):
+        plain = runner.values(index, (), outputs)
+        values = runner.values(index, on[place], outputs)
+        for key, names in groups.items():
+            found[key][place].append(metric.worst({n: plain[n] for n in names}, values))
+    return {key: [mean(item) for item in items] for key, items in found.items()}
+
+
+def _stem(output: str | None, taken: set[str]) -> str:
+    if output is None:
+        return STEM
+    from qtune.onnx_debug.names import free_name
+
+    stem = free_name(STEM + "_" + re.sub(r"[^\w.-]+", "_", output, flags=re.ASCII), taken)
+    taken.add(stem)
+    return stem
+
+
+def _draw(
+    file: Path,
+    ticks: Sequence[str],
+    alone: Sequence[float],
+    freed: Sequence[float],
+    metric: OnnxMetric,
+) -> Path:
+    from qtune.onnx_debug.pictures import draw_sensitivity
+
+    return draw_sensitivity(file, ticks, alone, freed, metric.name, baseline=metric.perfect)

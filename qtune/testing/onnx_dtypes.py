@@ -1,0 +1,50 @@
+"""What the nodes of a calibrated ONNX model read and give: dtypes by port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qtune.hbir.builder import META_DTYPE, META_OP, META_RESULT
+from qtune.hbir.module import HbirModule
+from qtune.qconfig.dtypes import Float
+from qtune.testing.model_ports import ModelPort
+from qtune.testing.onnx_model import OnnxModel
+from qtune.testing.onnx_ports import OUTPUT, calibration_ports, dtype_of
+
+_FLOAT = str(Float.PORT)
+
+
+def onnx_dtypes(model: OnnxModel) -> list[ModelPort]:
+    """Every port of every ordinary node in order: operands, weight, result.
+
+    What joins a fused group has the group's result, as its HBIR module says; an operand that no
+    calibration node brings to a grid is float.
+    """
+    held = model.calibrated
+    ports = calibration_ports(held)
+    results = dict(_results(model.hbir))
+    found = []
+    for node in held.nodes:
+        for kind, name in ((k, ports[n, k]) for n, k in ports if n == node.name and k != OUTPUT):
+            found.append(ModelPort(node.name, kind, dtype_of(held.calibrations[name]), None))
+        if node.name in results:
+            found.append(ModelPort(node.name, OUTPUT, results[node.name], None))
+    return found
+
+
+def high_precision(model: OnnxModel) -> set[str]:
+    """The nodes that give an output of the model that no calibration node brings to a grid."""
+    held = model.calibrated
+    names = {port.name for port in held.outputs}
+    return {node.name for node in held.nodes if not names.isdisjoint(node.outputs)}
+
+
+def _results(module: HbirModule) -> Iterator[tuple[str, str]]:
+    """Operator -> dtype of its result, or of its group's."""
+    own = {
+        node.metadata_props[META_OP]: node.outputs[0].metadata_props.get(META_DTYPE, _FLOAT)
+        for node in module.model.graph
+        if META_RESULT in node.metadata_props
+    }
+    for name, group in module[0].groups().items():
+        yield name, own.get(group, own.get(name, _FLOAT))

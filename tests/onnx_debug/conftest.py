@@ -1,0 +1,24 @@
+"""What tests of pictures share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtune.onnx_debug import pictures_sheet
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The matplotlib figures that were written, in their order."""
+    seen: list[Any] = []
+    save = pictures_sheet.save
+
+    def keep(figure: Any, path: Any) -> Path:
+        seen.append(figure)
+        return save(figure, path)
+
+    monkeypatch.setattr(pictures_sheet, "save", keep)
+    return seen
