@@ -35,7 +35,10 @@ class _Builder:
 
     def conv(self, x: str, c_in: int, c_out: int, kernel: int, stride: int = 1) -> str:
         std = (2 / (c_in * kernel * kernel)) ** 0.5
-        weight, bias = self.constant((c_out, c_in, kernel, kernel), std), self.constant((c_out,), 0.1)
+        weight, bias = (
+            self.constant((c_out, c_in, kernel, kernel), std),
+            self.constant((c_out,), 0.1),
+        )
         pads, strides = [kernel // 2] * 4, [stride] * 2
         return self.op("Conv", [x, weight, bias], pads=pads, strides=strides)
 

@@ -142,8 +142,9 @@ def pages() -> dict[Path, str]:
 def onnx_page() -> str:
     """The page of imported ONNX files. Runs all node cases of onnx, hence not among pages()."""
     import onnx_cases
+    import onnx_intro
 
-    return f"{_ONNX_INTRO}\n{onnx_cases.page()}"
+    return f"{_GENERATED}\n{onnx_intro.page()}\n{onnx_cases.page()}"
 
 
 def _operator_row(entry: OpSpec) -> tuple[str, ...]:
@@ -284,67 +285,6 @@ _HBIR_CONTAINERS = """Containers are nested objects: `{"leaf": n}` is the n-th t
 `{"const": value}` a number, text, bool or null, `{"list": [...]}`, `{"tuple": [...]}`,
 `{"dict": [[key, spec], ...]}`, and `{"object": "module:Class", "fields": [[name, spec], ...]}` a
 named tuple or dataclass, which comes back as a dict where the class is not loaded.
-"""
-_ONNX_INTRO = f"""{_GENERATED}
-# ONNX files of other tools
-
-`qtune.bpu.compiler.load("net.onnx")` (or `qtune.hbir.onnx_import.import_onnx`) gives the same
-module that `export` gives: it runs, converts, compiles and is compared like one. Float files run in
-float; files with QuantizeLinear and DequantizeLinear convert to integers.
-
-```python
-import numpy as np, onnx
-from onnx import helper, numpy_helper
-from qtune.bpu import compiler
-
-make = helper.make_node
-nodes = [
-    make("QuantizeLinear", ["x", "s", "z"], ["q"]),
-    make("DequantizeLinear", ["q", "s", "z"], ["d"]),
-    make("Relu", ["d"], ["r"], name="act"),
-    make("QuantizeLinear", ["r", "s", "z"], ["rq"]),
-    make("DequantizeLinear", ["rq", "s", "z"], ["y"]),
-]
-info = helper.make_tensor_value_info
-graph = helper.make_graph(
-    nodes,
-    "net",
-    [info("x", 1, ["n", 4])],
-    [info("y", 1, ["n", 4])],
-    [numpy_helper.from_array(np.float32(0.1), "s"), numpy_helper.from_array(np.int8(-5), "z")],
-)
-onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), "net.onnx")
-
-module = compiler.load("net.onnx")
-integers = compiler.convert(module, "nash-e")
-print(integers[0].feed({{"x": np.array([[-3.0, 0.25, 1.0, 99.0]], np.float32)}}))
-```
-
-* onnxruntime's own quantizer makes such files: `quantize_static(source, target, data, quant_format=
-  QuantFormat.QDQ)`, best after its `quant_pre_process`, which folds batch norms. A plain float file
-  converts too, but wholly in float: quantize it first.
-* A call takes and gives flat lists (an exported module has the float model's own containers);
-  `feed` takes and gives dicts by name.
-* Any opset is brought to ours, functions are replaced by their bodies, constants are folded. Sizes
-  must be known: a symbolic first size is a free batch, others are given as `input_shapes`.
-* A pair of QuantizeLinear and DequantizeLinear is one grid. Imported nodes round ties to even, as
-  ONNX says; what the BPU rounds inside (the requantize of a convolution) is half up.
-* A zero point is kept as the range of the codes: int8 with zero point -128 is `q - zp` in 0 .. 255,
-  carried as int16. Every sum is the one that a kernel subtracting `zp * sum(w)` computes. For the
-  limits of a march such codes count as int8.
-* Taken are int8 and uint8 activations with one scale per tensor, int8 weights without zero point
-  (one scale, or one per channel) and int32 biases. Float weights behind QuantizeLinear and
-  DequantizeLinear are weights on that grid. Anything else is refused with the node's name.
-* An operator between a DequantizeLinear and a QuantizeLinear that has no integer form (or, like a
-  bilinear resize of codes with a zero point, none of its dtype) runs in float on the CPU, as the
-  file says; the conversion report lists it.
-* Limits on dtypes are checked for every operator, limits on shapes for convolutions, linear layers,
-  matmul and pools.
-
-## The node cases of the onnx package
-
-Every case whose operators have a form here, on our float kernels. Refused means: one clear error at
-import, never a wrong number. None fails (`tests/hbir/onnx_import/test_onnx_cases.py`).
 """
 _HBIR_RULES = f"""Checked after export and after convert; an error shows the node. A function has
 at most {verify.MAX_ARGUMENTS} inputs and as many outputs, every operator has one result, and a

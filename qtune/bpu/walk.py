@@ -23,6 +23,7 @@ from qtune.hbir.builder import (
     META_REASON,
     META_RESULT,
     META_SCALE,
+    META_TYPE,
     OPERATOR_FACTS,
     mark_result,
 )
@@ -65,7 +66,8 @@ class Walk:
     """One conversion. ``violations`` holds everything that can't be done.
 
     After a violation the walk goes on with zeros on the grid that the operator would have had, so
-    that operators behind it are checked as well. ``precise``: fused groups whose requantize is that
+    that operators behind it are checked as well. ``in_float``: operators that compute in float.
+    ``precise``: fused groups whose requantize is that
     of consistency level 0.
     """
 
@@ -85,6 +87,7 @@ class Walk:
             if META_REASON in node.metadata_props
         }
         self._floats: dict[str, Note] = {}
+        self.in_float: set[str] = set()
         self.precise: frozenset[str] = frozenset()
         self._kept = PrecisionTable(source).groups(PrecisionConfig.KEEP_FLOAT)
         ctx.on_quantize = self._check_way_back
@@ -171,6 +174,8 @@ class Walk:
         self, node: ir.Node, operands: tuple[Operand | None, ...], reason: str
     ) -> tuple[Any, ...]:
         ctx = self.ctx
+        if META_TYPE in node.metadata_props:
+            self.in_float.add(_op(node))
         inputs = [None if o is None else self._materialize(node, o, reason) for o in operands]
         origins = [self._implicit.get(v, frozenset()) for v in inputs if v is not None]
         made = ctx.add(

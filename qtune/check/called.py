@@ -43,7 +43,8 @@ def get_module_called_count(
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"get_module_called_count: expected an nn.Module but got {model!r}")
     inputs = as_inputs(example_inputs, "get_module_called_count", ArgumentError)
-    if check_leaf_module is None and eager_facts(model) is not None:
+    converted = any(isinstance(module, QuantizedOp) for module in model.modules())
+    if check_leaf_module is None and eager_facts(model) is not None and not converted:
         model = as_graph(model, inputs)
     if check_leaf_module is None and isinstance(model, PreparedModel):
         counts = call_counts(model, inputs)

@@ -83,7 +83,8 @@ def _pair(args: argparse.Namespace) -> Iterator[Pair]:
         return
     if args.other is not None:
         raise InputError(
-            f"OTHER: {args.other} is no .bc or .onnx file; the stages of MODEL are made from it (--type)"
+            f"OTHER: {args.other} is no .bc or .onnx file; the stages of MODEL are made from it "
+            "(--type)"
         )
     with session(args) as found:
         left, right = (found.stage(name) for name in STAGES[args.type])

@@ -145,7 +145,8 @@ def _content(target: Path, table: ModelTable, entries: list[Entry], *, own_input
     if table.evaluate is not None:
         metrics.append(metric_name(table.evaluate))
     parts = [
-        HEAD.format(model=table.factory or table.onnx) + "\n".join(_model_lines(table, own_inputs=own_inputs)),
+        HEAD.format(model=table.factory or table.onnx)
+        + "\n".join(_model_lines(table, own_inputs=own_inputs)),
         *("\n".join(entry.lines()) for entry in entries),
         TAIL.format(file=target.name, metrics=str(metrics).replace("'", '"')).rstrip("\n"),
     ]

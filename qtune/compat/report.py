@@ -128,7 +128,7 @@ def _member(name: str, counterpart: str, value: Any, rest: Sequence[str]) -> tup
     """One step into a class, whose members are known; an object's own attributes are not."""
     if not rest or not isinstance(value, type):
         return name, counterpart
-    exists = rest[0] in dir(value)
+    exists = rest[0] in _members(value) or hasattr(object, rest[0])
     if not exists and hasattr(type(value), "__getattr__") and not isinstance(value, EnumType):
         return name, counterpart  # what is asked for is registered at run time, as in Metric.loss
     return f"{name}.{rest[0]}", f"{counterpart}.{rest[0]}" if exists else ""
@@ -152,9 +152,15 @@ def _replacement(name: str) -> tuple[str, str]:
     value = _class_of(owner)
     if value is None:
         return nearest(name)
-    members = [member for member in dir(value) if not member.startswith("_")]
+    members = _members(value)
     close = get_close_matches(last, members, n=1)
     return (f"{owner}.{close[0]}", "") if close else (f"one of {', '.join(members)}", "")
+
+
+def _members(value: type) -> list[str]:
+    """Public members of a class; of an enum its values under all their names, and its functions."""
+    names = [*value.__members__, *vars(value)] if isinstance(value, EnumType) else dir(value)
+    return [name for name in names if not name.startswith("_")]
 
 
 def _class_of(dotted: str) -> type | None:

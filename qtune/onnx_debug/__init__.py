@@ -10,11 +10,15 @@ _EXPORTS = {
     "CalibrationDataSet": "data",
     "build_model": "build.model",
     "check_model": "build.model",
+    "get_channelwise_data_distribution": "channels",
     "get_sensitivity_of_nodes": "sensitivity",
     "insert_calibration": "build.model",
     "load_calibrated": "load",
     "plot_acc_error": "accumulated",
+    "plot_distribution": "distribution",
+    "runall": "runall_steps",
     "sensitivity_analysis": "freed",
+    "tensor_analysis": "tensors",
 }
 """Public name -> the module that has it; loaded when first asked for."""
 

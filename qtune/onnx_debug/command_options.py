@@ -261,7 +261,7 @@ SUBCOMMANDS = (
     ),
     Subcommand(
         "runall",
-        "qtune.onnx_debug.runall",
+        "qtune.onnx_debug.runall_steps",
         "all of it, on the most sensitive nodes",
         (
             _save("./debug_result/", "-s"),

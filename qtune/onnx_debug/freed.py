@@ -94,11 +94,13 @@ def sensitivity_analysis(
     chosen = metric_of(metric)
     if qtype not in (FLOAT, INT16):
         raise ArgumentError(f"qtype: expected {FLOAT} or {INT16}; got {qtype!r}")
+    _check_threshold(pick_threshold)
     check_folder(save_dir, "sensitivity_analysis, save_dir")
     runner = runner_of(model_or_file, calibrated_data)
     runner.data.count(data_num)
     if sensitive_nodes:
         nodes = switchable(runner.model, sensitive_nodes, "sensitive_nodes")
+        _check_widths(runner.model, nodes, qtype)
     else:
         nodes = _picked(runner, chosen, pick_threshold, data_num)
     on = [*_alone(runner.model, nodes), *_given_back(runner.model, nodes, qtype)]
@@ -113,13 +115,28 @@ def sensitivity_analysis(
     return SensitivityAnalysis(chosen.name, qtype, tuple(nodes), chosen.perfect, tuple(series))
 
 
+def _check_threshold(value: Any) -> None:
+    is_number = isinstance(value, (int, float, np.integer, np.floating))
+    if not is_number or isinstance(value, bool) or np.isnan(value):
+        raise ArgumentError(f"pick_threshold: expected a number but got {value!r}")
+
+
+def _check_widths(model: CalibratedModel, nodes: Sequence[str], qtype: str) -> None:
+    """Nodes that somebody names must change with the type."""
+    for name in nodes if qtype == INT16 else ():
+        if all(model.calibrations[key].kind != ACTIVATION for key in switches_of(model, name)):
+            raise ArgumentError(f"sensitive_nodes: {name} has no activation to give 16 bits")
+
+
 def _picked(
     runner: Runner, metric: OnnxMetric, threshold: float, data_num: int | None
 ) -> list[str]:
     model = runner.model
     found = sensitivities(runner, candidates(model), [metric], data_num, outputs_of(model, None))
     limit = metric.badness(float(threshold))
-    picked = [n for n in worst_first(found, metric) if metric.badness(found[n][metric.name]) > limit]
+    picked = [
+        n for n in worst_first(found, metric) if metric.badness(found[n][metric.name]) > limit
+    ]
     if not picked:
         side = "below" if metric.is_similarity else "above"
         _log.warning("no node has a %s %s %g; nothing to give back", metric.name, side, threshold)

@@ -36,7 +36,10 @@ def segments(sessions: Sessions, feed: Mapping[str, Array]) -> tuple[Segment, ..
     if not atoms:
         return ()
     readers = [
-        sum(not wiring.by_output.keys().isdisjoint(names) for names in wiring.reads[a.first : a.last])
+        sum(
+            not wiring.by_output.keys().isdisjoint(names)
+            for names in wiring.reads[a.first : a.last]
+        )
         for a in atoms
     ]
     starts = cuts(*_costs(sessions, atoms, feed), readers)

@@ -43,8 +43,10 @@ _FOR_ONNX = {
     ADVICE: "Look at the first bad layer: its range, and whether calibration saw such data; raise "
     'it to int16 (quant_config={"node_config": {NODE: {"qtype": "int16"}}}) or choose another '
     "calibration_type.",
-    **{text: text.replace(".calib ", ".calibrated ").replace(".calib,", ".calibrated,")
-       for text in (FLOAT_ADVICE, END_TO_END_ADVICE)},
+    **{
+        text: text.replace(".calib ", ".calibrated ").replace(".calib,", ".calibrated,")
+        for text in (FLOAT_ADVICE, END_TO_END_ADVICE)
+    },
 }
 """The same about models that were made from ONNX."""
 
@@ -145,7 +147,9 @@ def _without_containers(*models: AnyModel) -> bool:
     return any(isinstance(m, HbirModule) and not m[0].support_pytree for m in models)
 
 
-def _layer_pairs(baseline: AnyModel, other: AnyModel, parts: Sequence[Chunk]) -> tuple[list[_Pair], str]:
+def _layer_pairs(
+    baseline: AnyModel, other: AnyModel, parts: Sequence[Chunk]
+) -> tuple[list[_Pair], str]:
     """The results of all operators that both have, and a note that names the others."""
     collected: dict[str, list[_Pair]] = {}
     alone: dict[str, None] = {}

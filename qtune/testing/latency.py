@@ -41,9 +41,9 @@ def assert_latency_below(
         raise ArgumentError(
             f"{_CHECK}: max_us can't be met: a time is above 0 us but got {shortest(bound)}"
         )
-    model = as_model(_CHECK, "model", model)
-    found = _estimates(model)
-    origin = _origin(model, name)
+    opened: Any = as_model(_CHECK, "model", model)
+    found = _estimates(opened)
+    origin = _origin(opened, name)
     results = [
         _result(function if len(found) > 1 else "", cost, bound, origin)
         for function, cost in found.items()

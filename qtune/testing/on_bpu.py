@@ -30,11 +30,12 @@ def assert_on_bpu(
 
     ``model``: the integer HBIR module (what ``convert`` decided, ``module.report``), the fake-quant
     one (what ``convert`` would decide, for its stages' march or the one set), or a prepared model
-    (what stays float), or a calibrated ONNX model (as ``convert`` would decide). Counted are operators, as ``check_model`` counts them: not the quantizes and
-    dequantizes at the border, and not what lies before the first quantize or behind the last
-    dequantize, which is the user's own choice; those are named below the message. Float16 on a
-    march that computes in it runs on the BPU. ``allowed``: names, modules around them or globs
-    (:mod:`qtune.testing.names`) of operators that may. Metric ``cpu_ops``.
+    (what stays float), or a calibrated ONNX model (as ``convert`` would decide). Counted are
+    operators, as ``check_model`` counts them: not the quantizes and dequantizes at the border, and
+    not what lies before the first quantize or behind the last dequantize, which is the user's own
+    choice; those are named below the message. Float16 on a march that computes in it runs on the
+    BPU. ``allowed``: names, modules around them or globs (:mod:`qtune.testing.names`) of operators
+    that may. Metric ``cpu_ops``.
     """
     __tracebackhide__ = True
     model = as_model(_CHECK, "model", model)

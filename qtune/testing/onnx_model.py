@@ -196,7 +196,7 @@ def feed_of(
     """The arguments of a call by input name."""
     names = [port.name for port in inputs]
     if len(args) == 1 and not kwargs and isinstance(args[0], Mapping):
-        args, kwargs = (), args[0]
+        return feed_of(inputs, (), dict(args[0]))
     feed = {**dict(zip(names, args, strict=False)), **kwargs}
     if len(args) > len(names) or set(feed) != set(names) or len(feed) < len(args) + len(kwargs):
         came = f"{len(args)} by position" + (f", {', '.join(kwargs)} by name" if kwargs else "")

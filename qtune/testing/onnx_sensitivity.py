@@ -35,7 +35,8 @@ def onnx_metric(check: str, metric: Any) -> OnnxMetric:
     try:
         info = Metric.get_metric(metric)
     except ArgumentError as error:
-        raise ArgumentError(f"{check}: {error}; for ONNX models also {', '.join(METRICS)}") from None
+        more = ", ".join(METRICS)
+        raise ArgumentError(f"{check}: {error}; for ONNX models also {more}") from None
     if info.scope != "pertensor":
         raise ArgumentError(
             f"{check}: {info.name} compares whole outputs of torch models; for ONNX models take a "

@@ -104,9 +104,11 @@ class OnnxStages(BuiltStages):
     @cached_property
     def calibrated(self) -> OnnxModel:
         """The model with HzCalibration nodes; that of the file, if it has any or QDQ pairs."""
-        if self.given.kind == CALIBRATED:
-            return mark(self.given, Origin(self.name, self.given.path, self.provenance))
-        return self._onnx("calibrated.onnx", self._built)
+        given = self.given
+        if given.kind == CALIBRATED and given.path is not None:
+            return mark(given, Origin(self.name, given.path, self.provenance))
+        build = self._built if given.kind == FLOAT else (lambda: given.source_proto)
+        return self._onnx("calibrated.onnx", build)
 
     @cached_property
     def qat_bc(self) -> HbirModule:
@@ -141,7 +143,7 @@ class OnnxStages(BuiltStages):
         has_data = self._calibration is not None
         return {
             "model": self.name,
-            "content": hashlib.sha256(_bytes(self.given.source_proto)).hexdigest(),
+            "content": _content(self.given.source_proto),
             "qconfig": digest(self._config()),
             "march": self.march,
             "method": "onnx",
@@ -202,6 +204,15 @@ def _onnxruntime() -> str:
         return ""
 
 
+def _content(proto: onnx.ModelProto) -> str:
+    """sha256 of a model; weights read from a file of their own count like those inside."""
+    plain = onnx.ModelProto()
+    plain.CopyFrom(proto)
+    for tensor in plain.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.DEFAULT:
+            tensor.ClearField("data_location")
+    return hashlib.sha256(_bytes(plain)).hexdigest()
+
+
 def _bytes(proto: onnx.ModelProto) -> bytes:
     return bytes(proto.SerializeToString(deterministic=True))
-

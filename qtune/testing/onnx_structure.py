@@ -105,4 +105,3 @@ def _reason(
 
 def _passes(node: onnx.NodeProto) -> bool:
     return bool(hz_calibration.is_calibration(node) or node.op_type in _PASSING)
-

@@ -80,7 +80,8 @@ def assert_scale_in(
     """Assert that every scale lies from ``low`` to ``high``; 0, NaN and infinities never do.
 
     ``model``: a prepared model (every port, weights per channel), a fake-quant HBIR module (the
-    same), a calibrated ONNX model (every calibration node) or an integer module (but for weights, whose scales are part of its requantize factors).
+    same), a calibrated ONNX model (every calibration node) or an integer module (but for weights,
+    whose scales are part of its requantize factors).
     ``low`` defaults to 2**-40, the smallest scale that calibration gives (numerics.md section 1),
     ``high`` to no bound. ``ranges``: port -> ``(low, high)`` in place of these, where ``None``
     is the default; names as for ``assert_qconfig``, without a kind every port of the operator.
@@ -127,9 +128,7 @@ def assert_scale_in(
     )
 
 
-def _named(
-    model: Any, ranges: Mapping[str, Any], found: Sequence[_Scales]
-) -> dict[NamedPort, Any]:
+def _named(model: Any, ranges: Mapping[str, Any], found: Sequence[_Scales]) -> dict[NamedPort, Any]:
     """What ``ranges`` says about each port that it names."""
     if isinstance(model, OnnxModel):
         chosen = by_calibration(_CHECK, "ranges", ranges, model.calibrated)

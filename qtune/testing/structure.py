@@ -148,7 +148,7 @@ def _shared_weights(model: OnnxModel, name: str | None) -> AssertionResult:
         model=origin.model,
         ok=not shared,
         where=worst if shared else "",
-        got=f"{counts[worst]} nodes read it" if shared else "1 node for each weight",
+        got=f"{counts[worst]} nodes" if shared else "1 node for each weight",
         limit="1 node",
         metrics={"shared_ops": shared, "unused_ops": 0},
         limits={"calls": 1},

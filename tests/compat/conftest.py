@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 from qtune.compat import run, uninstall
 from qtune.compat.install import ACTIVE, PREFER, finder
 from qtune.compat.roots import TOPS
-from qtune.errors import ArgumentError
 from qtune.modes import get_consistency_level
 from qtune.profiler.metric import Metric
 from qtune.qat_mode import ConsistencyStrategy
@@ -50,5 +48,4 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     torch.set_num_threads(threads)
     ConsistencyStrategy.set_consistency_level(level)
     for name in REGISTERED:
-        with suppress(ArgumentError, AttributeError):
-            Metric.unregister(name)
+        Metric.unregister(name)

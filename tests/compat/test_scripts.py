@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -58,9 +58,17 @@ def test_losses_as_metrics(script: Script) -> None:
 
 def test_several_processes_find_the_names_and_gloo(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "qtune.compat", str(SCRIPTS / "quant_analysis_ddp.py")]
-    options = ["--nproc_per_node", "2", "--master_port", "0", "--output_dir", "out"]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    options = ["--nproc_per_node", "2", "--master_port", port, "--output_dir", "out"]
     done = subprocess.run(
-        [*line, *options], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*line, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,  # two processes that wait for each other for ever
     )
     assert done.returncode == 0, done.stderr
     assert "processes: 2" in done.stdout

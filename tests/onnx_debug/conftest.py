@@ -12,6 +12,19 @@ from qtune.onnx_debug import pictures_sheet
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The matplotlib figures that would be written, in their order; no file is."""
+    seen: list[Any] = []
+
+    def keep(figure: Any, path: Any) -> Path:
+        seen.append(figure)
+        return Path(path)
+
+    monkeypatch.setattr(pictures_sheet, "save", keep)
+    return seen
+
+
+@pytest.fixture
+def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The matplotlib figures that were written, in their order."""
     seen: list[Any] = []
     save = pictures_sheet.save

@@ -35,7 +35,11 @@ def as_pairs(proto: onnx.ModelProto, *, stored: str = "") -> onnx.ModelProto:
         else:
             model.graph.node.append(
                 helper.make_node(
-                    "QuantizeLinear", [tensor, *grid], [f"{tensor}_quantized"], f"Q_{tensor}", **axis
+                    "QuantizeLinear",
+                    [tensor, *grid],
+                    [f"{tensor}_quantized"],
+                    f"Q_{tensor}",
+                    **axis,
                 )
             )
         model.graph.node.append(

@@ -36,7 +36,9 @@ def on_of(*names: str) -> list[str]:
 
 
 def but(*names: str) -> list[str]:
-    return [key for key in load_calibrated(nets.residual()).calibrations if key not in on_of(*names)]
+    return [
+        key for key in load_calibrated(nets.residual()).calibrations if key not in on_of(*names)
+    ]
 
 
 def kind(name: str) -> list[str]:

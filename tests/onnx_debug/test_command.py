@@ -245,3 +245,9 @@ def test_interrupted_is_status_130(
     monkeypatch.setattr(command, "call", interrupt)
     assert command.main(["plot-distribution", *files, "-n", "Conv_2"]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+@EACH
+def test_the_package_has_the_function_under_its_name(item: Subcommand) -> None:
+    function = getattr(importlib.import_module(item.module), item.function)
+    assert getattr(importlib.import_module("qtune.onnx_debug"), item.function) is function

@@ -33,7 +33,7 @@ def all_values(tensor: str, *, calibrated: bool = False) -> nets.Array:
     return np.stack([runner.values(i, on, [tensor])[tensor] for i in range(3)])
 
 
-def test_all_three_kinds_at_once_by_keyword(tmp_path: Path, figures: list[Any]) -> None:
+def test_all_three_kinds_at_once_by_keyword(tmp_path: Path, saved_figures: list[Any]) -> None:
     paths = plot_distribution(
         save_dir=str(tmp_path),
         calibrated_data=nets.data(),
@@ -42,7 +42,7 @@ def test_all_three_kinds_at_once_by_keyword(tmp_path: Path, figures: list[Any]) 
     )
     assert [path.name for path in paths] == [f"{name}_distribution.png" for name in KINDS]
     assert sorted(tmp_path.iterdir()) == sorted(paths)
-    titles = [[axes.get_title() for axes in figure.axes] for figure in figures]
+    titles = [[axes.get_title() for axes in figure.axes] for figure in saved_figures]
     assert titles == [
         ["input of the calibration node"],
         ["original weight", "calibrated weight"],

@@ -30,9 +30,7 @@ def cosine(on: Collection[str], proto: onnx.ModelProto | None = None) -> float:
 
 def test_the_three_series(tmp_path: Path) -> None:
     model = load_calibrated(nets.residual())
-    got = sensitivity_analysis(
-        nets.residual(), nets.data(1), pick_threshold=1.0, save_dir=tmp_path
-    )
+    got = sensitivity_analysis(nets.residual(), nets.data(1), pick_threshold=1.0, save_dir=tmp_path)
     alone = {name: cosine(model.node(name).calibrations) for name in model.names("node")}
     assert got.nodes == tuple(sorted(alone, key=lambda name: alone[name]))
     (series,) = got.series
@@ -111,7 +109,9 @@ def test_given_nodes_keep_their_order(tmp_path: Path) -> None:
         nets.residual(), nets.data(1), sensitive_nodes=nodes, save_dir=tmp_path
     )
     assert list(got.nodes) == nodes
-    assert got.series[0].only_current[2] == pytest.approx(cosine(["x_HzCalibration"]), abs=TOLERANCE)
+    assert got.series[0].only_current[2] == pytest.approx(
+        cosine(["x_HzCalibration"]), abs=TOLERANCE
+    )
 
 
 def test_each_output_gets_a_figure_of_its_own(tmp_path: Path) -> None:

@@ -98,5 +98,7 @@ def test_the_mean_of_a_nan_is_one() -> None:
 
 def test_names_are_checked() -> None:
     assert [m.name for m in metrics(["mse", "mre", "mse"])] == ["mse", "mre"]
-    with pytest.raises(ArgumentError, match="metric: expected one of .* got 'cosine-similarty'; did"):
+    with pytest.raises(
+        ArgumentError, match="metric: expected one of .* got 'cosine-similarty'; did"
+    ):
         metric("cosine-similarty")

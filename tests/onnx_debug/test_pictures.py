@@ -13,10 +13,10 @@ import pytest
 from matplotlib.colors import to_hex
 
 from qtune.errors import ArgumentError
-from qtune.onnx_debug import pictures_sheet
+from qtune.onnx_debug import pictures_boxes, pictures_sheet
 from qtune.onnx_debug.distribution_counts import Counts
 from qtune.onnx_debug.pictures import draw_curves, draw_sensitivity
-from qtune.onnx_debug.pictures_boxes import PAGE, ROW, Box, draw_boxes
+from qtune.onnx_debug.pictures_boxes import ROW, Box, draw_boxes
 from qtune.onnx_debug.pictures_histograms import Panel, draw_histograms
 from qtune.onnx_debug.pictures_ranges import Ranges, draw_ranges
 
@@ -38,10 +38,12 @@ def counted(*values: float) -> Counts:
     return counts
 
 
-def test_curves_stand_at_their_values_over_the_names(tmp_path: Path, figures: list[Any]) -> None:
+def test_curves_stand_at_their_values_over_the_names(
+    tmp_path: Path, saved_figures: list[Any]
+) -> None:
     curves = {"Conv_2": [1.0, 0.9, 0.8], "_$x$": [1.0, None, 0.7]}
     path = draw_curves(tmp_path / "new" / "c.png", ["a", "b", "$c$"], curves, "mse", "error")
-    (axes,) = figures[0].axes
+    (axes,) = saved_figures[0].axes
     first, second = axes.get_lines()
     assert first.get_ydata().tolist() == [1.0, 0.9, 0.8]
     assert second.get_ydata()[[0, 2]].tolist() == [1.0, 0.7]
@@ -165,18 +167,24 @@ def test_boxes_stand_at_quartiles_median_and_mean(tmp_path: Path, figures: list[
     assert texts(axes) == ["median", "mean"]
 
 
-def test_hundreds_of_channels_go_to_rows_of_one_scale(tmp_path: Path, figures: list[Any]) -> None:
+def test_hundreds_of_channels_go_to_rows_of_one_scale(
+    tmp_path: Path, saved_figures: list[Any]
+) -> None:
     boxes = [Box(-1.0, -0.5, 0.0, 0.0, 0.5, 1.0 + i) for i in range(2 * ROW + 44)]
     (path,) = draw_boxes(tmp_path / "b.png", boxes)
-    rows = figures[0].axes
+    rows = saved_figures[0].axes
     assert [len(axes.collections[0].get_paths()) for axes in rows] == [ROW, ROW, 44]
     assert len({axes.get_ylim() for axes in rows}) == 1
     assert rows[2].get_xticks()[0] == 2 * ROW
     assert max(size_of(path)) < 2000  # pixels: it fits on a screen
 
 
-def test_thousands_of_channels_go_to_several_pictures(tmp_path: Path) -> None:
-    boxes = [Box(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)] * (PAGE + 1)
+def test_thousands_of_channels_go_to_several_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pictures_boxes.PAGE == 2048
+    monkeypatch.setattr(pictures_boxes, "PAGE", 4)
+    boxes = [Box(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)] * 5
     paths = draw_boxes(tmp_path / "b.png", boxes)
     assert [path.name for path in paths] == ["b.png", "b_1.png"]
 

@@ -95,6 +95,7 @@ def test_the_files_hold_the_rows(tmp_path: Path) -> None:
 def test_one_and_two_threads_give_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tensors, "draw_ranges", lambda path, *_: path)
     one = analysed(tmp_path / "1", num_processes=1)
     monkeypatch.setattr(tensors, "workers", lambda *_: 2)
     two = analysed(tmp_path / "2", num_processes=2)
@@ -106,6 +107,7 @@ def test_one_and_two_threads_give_the_same_numbers(
 def test_as_many_threads_work_as_were_asked_for(
     count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tensors, "draw_ranges", lambda path, *_: path)
     monkeypatch.setattr(tensors, "workers", lambda wanted, _: wanted)
     barrier, seen = threading.Barrier(count), set()
     add = Numbers.add

@@ -9,6 +9,9 @@ import pytest
 
 import qtune.testing
 from pytest_qtune import options
+from qtune.testing import OnnxStages
+
+from ..testing import onnx_nets
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "plugin.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -20,6 +23,10 @@ def blocks(language: str) -> list[str]:
 
 
 def test_code_blocks_run(pytester: pytest.Pytester) -> None:
+    onnx_nets.write_project(pytester.path)
+    built = OnnxStages(pytester.path / "model.onnx", onnx_nets.images(), march="nash-e")
+    (pytester.path / "calibrated.onnx").write_bytes(built.calibrated.proto.SerializeToString())
+    built.quantized_bc.save(pytester.path / "model.bc")
     for block in blocks("python"):
         name, _, code = block.partition("\n")
         (pytester.path / name.removeprefix("# ")).write_text(code)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 import torch
 
+from pytest_qtune.fuzz import QtuneFuzz
 from qtune.ops import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +106,37 @@ def test_wrong_value_is_a_usage_error(
     result = pytester.runpytest(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])
+
+
+def test_without_hypothesis_the_extra_is_named(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_spec(name: str) -> None:
+        assert name == "hypothesis"
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    config = pytester.parseconfig()
+    with pytest.raises(pytest.UsageError, match=r'pip install "qtune\[fuzz\]"'):
+        QtuneFuzz(config)
+
+
+def test_results_are_in_the_json_report(pytester: pytest.Pytester) -> None:
+    options = ("--qtune-fuzz=relu", "--qtune-fuzz-examples=2")
+    reports = ("--qtune", "--qtune-json=q.json", "--qtune-html=q.html", "--junitxml=j.xml")
+    pytester.runpytest(*options, *reports).assert_outcomes(passed=2)
+    data = json.loads((pytester.path / "q.json").read_text())
+    assert data["other_failures"] == []
+    cases = [case.get("name") for case in ET.parse(pytester.path / "j.xml").iter("testcase")]
+    assert cases == ["relu[kernels]", "relu[integers]"]
+
+
+@pytest.mark.usefixtures("_broken_neg")
+def test_a_failing_item_is_in_the_json_report(pytester: pytest.Pytester) -> None:
+    options = ("--qtune-fuzz=neg", "--qtune-fuzz-examples=2", "-k", "kernels")
+    pytester.runpytest(*options, "--qtune", "--qtune-json=q.json").assert_outcomes(failed=1)
+    data = json.loads((pytester.path / "q.json").read_text())
+    named = {test["nodeid"] for test in (*data["tests"], *data["other_failures"])}
+    assert named == {"qtune-fuzz::neg[kernels]"}
 
 
 @pytest.mark.usefixtures("_broken_neg")

@@ -19,6 +19,7 @@ import qtune.testing
 from qtune.qconfig.templates import ConvDtypeTemplate, ModuleNameTemplate
 from qtune.quantization import QconfigSetter, get_qconfig
 from qtune.testing import (
+    OnnxStages,
     Stages,
     assert_accuracy_drop_below,
     assert_bit_exact,
@@ -34,7 +35,7 @@ from qtune.testing import (
     assert_sensitivity_below,
 )
 
-from . import nets
+from . import nets, onnx_nets
 
 X = torch.arange(-64, 64).reshape(2, 1, 8, 8) / 64
 """Every multiple of 1/64 from -1 to 63/64 once."""
@@ -119,6 +120,20 @@ class Models:
     def fallback(self) -> Stages:
         return self.make(Fallback, thresholds={}, floats=("elu", "tanh"))
 
+    def onnx(self, thresholds: Mapping[str, float], shared: str = "") -> OnnxStages:
+        """The chain once more, as a calibrated ONNX model with the same grids."""
+        model = onnx_nets.chain(thresholds, shared)
+        return OnnxStages(model, march="nash-e", name="net", store=self.narrow.store)
+
+    @cached_property
+    def narrow_onnx(self) -> OnnxStages:
+        return self.onnx({"c1": 0.5})
+
+    @cached_property
+    def tight_onnx(self) -> OnnxStages:
+        few = {"c0": 0.5, "c1": 0.25, "c2": 1.0, "c3": 0.75, "c4": 0.125, "c5": 0.75}
+        return self.onnx(few)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -136,6 +151,7 @@ class Case:
     model: str = "net"
 
 
+TIGHT = tuple(f"t{i}_HzCalibration" for i in (4, 1, 0, 2, 3))
 LOOK = "shape (2, 1, 8, 8)"
 
 CASES: dict[str, Case] = {
@@ -286,6 +302,48 @@ CASES: dict[str, Case] = {
             "output: first difference at (0, 0, 0, 0): -0.203125, expected -0.109375",
         ),
         "quantized.bc",
+    ),
+    "assert_consistency of ONNX": Case(
+        lambda m: assert_consistency(
+            m.narrow_onnx.float, m.narrow_onnx.quantized_bc, inputs=X, max_atol=0.1
+        ),
+        "consistency: output y: got ATOL 0.21875, limit <= 0.1",
+        ("c2", "c3", "c1", "c5", "c4"),
+        "c1",
+        (
+            f": 0.5, qint8, {LOOK}, scale 0.00390625, 25.00% of the codes differ, 51.56% saturated",
+            'quant_config={"node_config": ',
+        ),
+        "quantized.bc",
+    ),
+    "assert_sensitivity_below of ONNX": Case(
+        lambda m: assert_sensitivity_below(
+            m.tight_onnx.calibrated, X, metric="chebyshev", limit=0.01
+        ),
+        "sensitivity_below: t4_HzCalibration: got chebyshev 0.32812, limit <= 0.01",
+        TIGHT,
+        "t0_HzCalibration",
+        (
+            f"(c5): 0.328125, qint8, {LOOK}, scale 0.0009765625, 77.34% saturated",
+            "t4_HzCalibration covers 0.125, these inputs reach 0.5625",
+        ),
+        "calibrated.onnx",
+    ),
+    "assert_no_saturation of ONNX": Case(
+        lambda m: assert_no_saturation(m.tight_onnx.calibrated, inputs=X, max_share=0.01),
+        "no_saturation: t4_HzCalibration: got 77.344% saturated, limit <= 1%",
+        TIGHT,
+        "t0_HzCalibration",
+        (f": 64 of 128 clipped, qint8, {LOOK}, scale 0.00390625, 50.00% saturated",),
+        "calibrated.onnx",
+    ),
+    "assert_no_shared_ops of ONNX": Case(
+        lambda m: assert_no_shared_ops(m.onnx({}, shared="c5").calibrated),
+        "no_shared_ops: w1: got 3 nodes, limit 1 node",
+        ("w1",),
+        "w1",
+        ("w1 (c1;c5;c6): 3", "Give each node a weight of its own"),
+        "calibrated.onnx",
     ),
     "assert_close": Case(
         lambda m: assert_close(X, X + torch.eye(8) / 32, steps=1, scale=1 / 64, max_mismatches=2),

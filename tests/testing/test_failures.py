@@ -42,7 +42,8 @@ def names_of(lines: list[str]) -> list[str]:
 
 def named(line: str) -> str:
     """The name at the beginning of a line about an operator, without its place in the code."""
-    found = re.match(r"(.*?)(?: \([\w.]+:\d+(?:, [\w.]+:\d+)*\))?: ", line)
+    place = r"[\w.]+:\d+(?:, [\w.]+:\d+)*|\w+(?:;\w+)*"  # lines of code, or the nodes that read it
+    found = re.match(rf"(.*?)(?: \((?:{place})\))?: ", line)
     assert found, line
     return found.group(1).strip()
 

@@ -15,6 +15,7 @@ from qtune.hbir.attributes import dump_facts, node_attributes
 from qtune.hbir.builder import (
     META_ATTRS,
     META_FLOPS,
+    META_REASON,
     META_SHAPES,
     META_TYPE,
     META_ZERO_POINT,
@@ -277,12 +278,28 @@ class Walk:
         value = node.inputs[index]
         if value is None:
             return None
+        if META_REASON in node.metadata_props:
+            return self._unquantized(node, index, item)
         if index == 0 and node in self._early:
             return self._calibrated(self._early[node], value)
         if isinstance(item, _Constant):
             _element(value)
             return self.builder.constant(item.data, f"input{index}")
         return self._float(value, f"input{index}")
+
+    def _unquantized(self, node: ir.Node, index: int, item: Any) -> ir.Value | None:
+        """An input of an operator that the file keeps float: whatever comes leaves the integers."""
+        value = node.inputs[index]
+        if value is None or isinstance(item, _Constant):
+            return None if value is None else self.builder.constant(item.data, f"input{index}")
+        found = self._float(value, f"input{index}")
+        maker = value.producer()
+        is_float = maker is None or META_REASON in maker.metadata_props
+        if is_float or value.dtype != ir.DataType.FLOAT:
+            return found
+        made: ir.Value = self.builder.add("Barrier", [found], {}, domain="qtune")
+        made.shape, made.type = value.shape, value.type
+        return made
 
     def _note_facts(self, node: ir.Node, call: OnnxNode, before: int) -> None:
         made = list(self.builder.graph)[before:]
@@ -293,6 +310,8 @@ class Walk:
                 continue
             output = call.output_shapes[0] or ()
             new.metadata_props[META_TYPE] = owner.name
+            if META_REASON in node.metadata_props:
+                new.metadata_props[META_REASON] = node.metadata_props[META_REASON]
             new.metadata_props[META_SHAPES] = dump_facts([call.shapes, output])
             if owner.family in _WINDOWED:
                 attrs = _window_attrs(node_attributes(new))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from qtune.hbir.builder import META_REASON
 from qtune.ops.registry import kernel_owners
 from qtune.ops.spec import FuseRole, Rule
 
@@ -32,7 +33,7 @@ def _only_user(node: ir.Node) -> ir.Node | None:
 
 def _role(node: ir.Node) -> FuseRole | None:
     owner = kernel_owners().get((node.domain, node.op_type))
-    if owner is None:
+    if owner is None or META_REASON in node.metadata_props:  # the file keeps it float
         return None
     is_clamp = owner.rule is Rule.INPUT_SCALE and owner.family == "activation"  # Relu, Clip
     return FuseRole.RELU if is_clamp else owner.fuse

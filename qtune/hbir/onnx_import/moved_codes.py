@@ -66,19 +66,20 @@ def _planned(node: onnx.NodeProto, view: GraphView) -> _Plan | None:
     queue = [node.output[0]]
     while queue:
         codes = queue.pop()
-        if codes in view.results:
+        users = view.users.get(codes, ())
+        if codes in view.results or not all(_takes(user, codes, plan, view) for user in users):
             return None
-        for user in view.users.get(codes, ()):
-            if user.op_type == "DequantizeLinear" and not user.domain:
-                if not _states(user, plan, view):
-                    return None
-                plan.dequantizers[user.output[0]] = codes
-            elif _moves(user, codes):
-                plan.movers[user.output[0]] = user
-                queue.extend(name for name in user.output if name)
-            else:
-                return None
+        queue += [name for user in users if user.output[0] in plan.movers for name in user.output]
     return plan
+
+
+def _takes(user: onnx.NodeProto, codes: str, plan: _Plan, view: GraphView) -> bool:
+    """Enter a user of ``codes`` in the plan; whether it is one that the plan may have."""
+    if user.op_type == "DequantizeLinear" and not user.domain:
+        plan.dequantizers[user.output[0]] = codes
+        return _states(user, plan, view)
+    plan.movers[user.output[0]] = user
+    return _moves(user, codes)
 
 
 def _states(node: onnx.NodeProto, plan: _Plan, view: GraphView) -> bool:

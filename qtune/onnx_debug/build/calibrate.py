@@ -29,4 +29,4 @@ def with_ranges(
             return grid_of(np.asarray(ranges[place.root]), place.bits)
         return grid_of(weights[place], place.bits, place.axis)
 
-    return with_calibrations(proto, fit.placement.places, grid)
+    return with_calibrations(proto, fit.placement, grid)

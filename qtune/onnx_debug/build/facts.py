@@ -139,9 +139,16 @@ def _integer(
         weight=weight,
         axis=axis,
         wants=_wants(entry, inputs),
-        fuse=FuseRole.GEMM if weight is not None else entry.fuse,
+        fuse=_fuse(node, entry, weight),
         is_gemm=entry.family == "gemm",
     )
+
+
+def _fuse(node: onnx.NodeProto, entry: OpSpec, weight: int | None) -> FuseRole | None:
+    """The part in fused groups, for operators that HBIR holds under ONNX's own name."""
+    if weight is not None:
+        return FuseRole.GEMM
+    return entry.fuse if ("", node.op_type) in registry.kernel_owners() else None
 
 
 def _operands(node: onnx.NodeProto, entry: OpSpec, floats: set[str]) -> dict[int, str]:

@@ -11,9 +11,10 @@ import onnx
 from qtune.arith.quantize import scale_from_absmax
 from qtune.dtype import qint8, qint16
 from qtune.hbir import hz_calibration
+from qtune.hbir.builder import META_REASON
 from qtune.hbir.hz_calibration import SUFFIX, Array, Calibration
 from qtune.hbir.onnx_import.names import free_name
-from qtune.onnx_debug.build.place import Place
+from qtune.onnx_debug.build.place import Place, Placement
 
 DTYPES = {8: qint8, 16: qint16}
 
@@ -40,9 +41,16 @@ def grid_of(threshold: Array, bits: int, axis: int = -1) -> Calibration:
 
 
 def with_calibrations(
-    proto: onnx.ModelProto, places: Sequence[Place], grid: Callable[[Place], Calibration]
+    proto: onnx.ModelProto,
+    placement: Placement,
+    grid: Callable[[Place], Calibration],
 ) -> Inserted:
-    """A copy of ``proto`` with a calibration node at each place; ``proto`` stays as it is."""
+    """A copy of ``proto`` with a calibration node at each place; ``proto`` stays as it is.
+
+    Nodes that are to stay float bear the reason, for the import (``qtune.float_reason`` in their
+    metadata): the values that they read leave the integers before them.
+    """
+    places = placement.places
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     graph = copy.graph
@@ -76,6 +84,9 @@ def with_calibrations(
     del graph.node[:]
     graph.node.extend(made)
     _note_types(copy, places)
+    for node in graph.node:
+        if node.name in placement.floats:
+            node.metadata_props.add(key=META_REASON, value=placement.floats[node.name])
     hz_calibration.declare(copy)
     return Inserted(copy, tuple(names))
 

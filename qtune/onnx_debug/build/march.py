@@ -95,7 +95,7 @@ def _refusals(proto: onnx.ModelProto, placement: Placement, march: March) -> dic
     """Node -> why the march does not run it as it is placed."""
     one = np.ones(1, np.float32)
     trial = with_calibrations(
-        proto, placement.places, lambda place: grid_of(one, place.bits)
+        proto, placement, lambda place: grid_of(one, place.bits)
     ).proto
     lines, items = check_conversion(import_onnx(trial), march)
     found: dict[str, str] = {}

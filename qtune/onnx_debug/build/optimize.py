@@ -21,7 +21,7 @@ from qtune.hbir.onnx_import.load import own_operators
 from qtune.hbir.onnx_import.names import with_unique_names
 from qtune.hbir.onnx_import.opset import at_our_opset
 from qtune.hbir.onnx_import.support import refuse_unsupported
-from qtune.onnx_debug.build.batch_norm import fold_batch_norms
+from qtune.onnx_debug.build.join import fold_batch_norms, fold_biases
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -40,7 +40,9 @@ def optimized(source: files.Source, shapes: Shapes | None = None) -> onnx.ModelP
     refuse_unsupported(model)
     _drop_dropouts(model.graph)
     _drop_identities(model.graph)
+    _name_sums(model.graph)
     fold_batch_norms(model.graph)
+    fold_biases(model.graph)
     passes.RemoveUnusedNodesPass()(model)
     made = with_unique_names(ir.to_proto(model))
     return shape_inference.infer_shapes(made, data_prop=True)
@@ -74,6 +76,13 @@ def static_sizes(proto: onnx.ModelProto, shapes: Shapes) -> dict[str, list[int]]
 
 def _text(sizes: Sequence[int | None]) -> str:
     return f"[{', '.join('any' if size is None else str(size) for size in sizes)}]"
+
+
+def _name_sums(graph: ir.Graph) -> None:
+    """A Sum of two is an Add, which can join a GEMM."""
+    for node in graph:
+        if node.op_type == "Sum" and not node.domain and len(node.inputs) == 2:
+            node.op_type = "Add"
 
 
 def _drop_dropouts(graph: ir.Graph) -> None:

@@ -19,6 +19,7 @@ from qtune.onnx_debug.calibrated import ACTIVATION, WEIGHT
 NO_OUTPUT_SCALE = (
     "its result is an output of the model, which gets no scale; model_output_type gives it one"
 )
+FLOAT_INPUT = "its input is float"
 CONFIGURED = "the configuration keeps it float32"
 
 
@@ -72,12 +73,26 @@ def placed(
     floats = {name: fact.reason for name, fact in facts.items() if fact.kind is Kind.FLOAT}
     floats |= {name: CONFIGURED for name, bits in wishes.bits.items() if bits == 32}
     floats |= refused
+    floats |= _clamps_of_floats(wiring, facts, floats)
     while True:
         planner = _Planner(wiring, facts, wishes, floats)
         tails = planner.tails()
         if not tails:
             return Placement(planner.places(), floats)
         floats |= tails
+        floats |= _clamps_of_floats(wiring, facts, floats)
+
+
+def _clamps_of_floats(
+    wiring: Wiring, facts: Mapping[str, NodeFacts], floats: Mapping[str, str]
+) -> dict[str, str]:
+    """Clamps behind float operators: a grid before them would spend codes on what they cut off."""
+    found: dict[str, str] = {}
+    for name, node in wiring.nodes.items():
+        maker = wiring.maker.get(node.input[0], "") if node.input else ""
+        if facts[name].clamps and name not in floats and (maker in floats or maker in found):
+            found[name] = FLOAT_INPUT
+    return found
 
 
 class _Planner:

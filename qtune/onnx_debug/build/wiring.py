@@ -98,7 +98,10 @@ def _joins(
     if before is None or after is None or after is FuseRole.GEMM:
         return False
     same = wiring.shapes.get(tensor) == wiring.shapes.get(wiring.nodes[name].output[0])
-    is_gemm_sum = after is not FuseRole.ADD or facts[heads[maker]].is_gemm
+    others = [item for item in wiring.nodes[name].input if item != tensor]
+    is_gemm_sum = after is not FuseRole.ADD or (
+        facts[heads[maker]].is_gemm and wiring.constants.isdisjoint(others)
+    )
     return _ORDER.index(before) < _ORDER.index(after) and same and is_gemm_sum
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,7 +69,7 @@ def smallest_failure(
             raise _DiffersError
 
     try:
-        with _hypothesis_elsewhere(), warnings.catch_warnings():
+        with _hypothesis_elsewhere(), _without_local_constants(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", PADDING_COPIED, UserWarning)
             run()
     except (_DiffersError, _Enough):
@@ -96,6 +97,28 @@ def _hypothesis_elsewhere() -> Iterator[None]:
             configuration.set_hypothesis_home_dir(before)
 
 
+@contextmanager
+def _without_local_constants() -> Iterator[None]:
+    """Draw no numbers from the source of the modules that happen to be loaded.
+
+    They would make the examples of a run depend on what else ran before it, and reading all of
+    qtune from a checkout takes seconds. hypothesis has no setting for it; where it has no such
+    function either, nothing changes.
+    """
+    providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
+    known = getattr(providers, _LOCAL, None)
+    if known is None:
+        yield
+        return
+    nothing = providers.Constants()
+    setattr(providers, _LOCAL, lambda: nothing)
+    try:
+        yield
+    finally:
+        setattr(providers, _LOCAL, known)
+
+
+_LOCAL = "_get_local_constants"
 _HOME = "__hypothesis_home_directory"
 """Where hypothesis keeps the folder; it has a public setter, and no getter that creates none."""
 

@@ -46,9 +46,7 @@ class Kind:
         """The keys that name these stages."""
         return ("stage",) if len(self.subjects) == 1 else ("from", "to")
 
-    def default_stages(
-        self, given: Mapping[str, object], *, onnx: bool = False
-    ) -> tuple[str, ...]:
+    def default_stages(self, given: Mapping[str, object], *, onnx: bool = False) -> tuple[str, ...]:
         """The stages where the file names none.
 
         Two: float and quantized_bc; for ``max_qscale_diff`` alone qat_bc and quantized_bc, since

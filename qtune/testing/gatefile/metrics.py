@@ -11,10 +11,10 @@ from typing import Any
 from qtune.errors import ArgumentError
 from qtune.profiler.metric import Metric
 from qtune.profiler.observe import Model
-from qtune.testing.arguments import Onnx
 from qtune.testing import accuracy
 from qtune.testing import baseline_identity as about
 from qtune.testing.accuracy import assert_accuracy_drop_below
+from qtune.testing.arguments import Onnx
 from qtune.testing.baseline import Baseline
 from qtune.testing.consistency import assert_consistency
 from qtune.testing.content import digest

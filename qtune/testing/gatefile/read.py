@@ -108,7 +108,7 @@ def _syntax_error(shown: str, text: str, message: str) -> GateFileError:
 
 def _model(document: Mapping[str, Any], source: Source) -> ModelTable:
     if "model" not in document:
-        raise source.error('there is no [model]; it needs at least factory = "module:name", or onnx')
+        raise source.error('there is no [model]; it needs at least factory = "module:name"')
     table = document["model"]
     if not isinstance(table, dict):
         raise source.error(f"model must be a table, [model], but is {kind_of(table)}", "model")

@@ -39,9 +39,7 @@ def read_check(
 
 
 class _Reader:
-    def __init__(
-        self, table: Mapping[str, Any], index: int, source: Source, *, onnx: bool
-    ) -> None:
+    def __init__(self, table: Mapping[str, Any], index: int, source: Source, *, onnx: bool) -> None:
         self.table = table
         self.onnx = onnx
         self.place = ("check", index)

@@ -18,8 +18,8 @@ from qtune.testing.gatefile.error import GateFileError
 from qtune.testing.gatefile.kinds import INPUTS, STORED, Kind, kinds
 from qtune.testing.gatefile.layers import Layers, comparisons
 from qtune.testing.gatefile.modules import Modules
-from qtune.testing.gatefile.read_check import OF_MODEL
 from qtune.testing.gatefile.onnx_subject import OnnxSubject
+from qtune.testing.gatefile.read_check import OF_MODEL
 from qtune.testing.gatefile.subject import Subject
 from qtune.testing.gatefile.tables import Check, GateFile
 from qtune.testing.record import conclude_all, kept_apart

@@ -89,7 +89,8 @@ qat_model = prepare_qat_fx(
 )
 load_observer_params(calib_model, qat_model)
 set_fake_quantize(calib_model, FakeQuantState.QAT)
-on_bpu = [name for name, part in qat_model.named_modules() if isinstance(part, qat.Conv2d)]
+convs = {name: part for name, part in qat_model.named_modules() if isinstance(part, qat.Conv2d)}
+on_bpu = [name for name, part in convs.items() if part.weight_fake_quant is not None]
 
 optimizer = torch.optim.SGD(qat_model.parameters(), lr=1e-4)
 for _ in range(2):

@@ -28,7 +28,8 @@ def _rewrite(b: Builder, node: OnnxNode) -> Any:
         ("Add", attrs.get("bias", 1.0)),
         ("Pow", attrs.get("beta", 0.75)),
     ):
-        value = b.add(op_type, [value, b.constant(np.array(number, np.float32), op_type.lower())], {})
+        operand = b.constant(np.array(number, np.float32), op_type.lower())
+        value = b.add(op_type, [value, operand], {})
     return b.add("Div", [x, value], {})
 
 

@@ -1,4 +1,7 @@
-"""Batch norms that follow a GEMM with constant weights are folded into it, in float64."""
+"""What follows a GEMM with constant weights and is a factor and a number per channel joins it.
+
+Batch norms are folded into weight and bias, in float64; constants that are added become bias.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +29,69 @@ def fold_batch_norms(graph: ir.Graph) -> None:
                 _fold(graph, gemm, node)
 
 
+def fold_biases(graph: ir.Graph) -> None:
+    """Constants, one number per channel, that are added to what a GEMM makes for it alone."""
+    for node in list(graph):
+        if node.op_type != "Add" or node.domain or len(node.inputs) != 2:
+            continue
+        for index in (0, 1):
+            gemm = _gemm_of(node.inputs[index])
+            addend = _array(node.inputs[1 - index])
+            if gemm is not None and addend is not None and _is_bias(gemm, addend):
+                _add_bias(graph, gemm, addend.reshape(-1))
+                _take_output(graph, gemm, node)
+                break
+
+
+def _is_bias(gemm: ir.Node, addend: Array) -> bool:
+    """Whether ``addend`` has one number for each channel of the GEMM's output, along its axis."""
+    shape = gemm.outputs[0].shape
+    if shape is None or addend.dtype != np.float32 or addend.ndim > len(shape):
+        return False
+    axis = 1 if gemm.op_type != "Gemm" else len(shape) - 1
+    sizes = [1] * (len(shape) - addend.ndim) + list(addend.shape)
+    return sizes == [shape[i] if i == axis else 1 for i in range(len(shape))]
+
+
+def _add_bias(graph: ir.Graph, gemm: ir.Node, addend: Array) -> None:
+    old = _array(gemm.inputs[2]) if len(gemm.inputs) > 2 else None
+    wide = np.zeros(1) if old is None else old.reshape(-1)
+    total = (wide.astype(np.float64) + addend.astype(np.float64)).astype(np.float32)
+    _set(graph, gemm, 2, total, "bias")
+
+
 def _gemm_before(norm: ir.Node) -> ir.Node | None:
-    source = norm.inputs[0]
+    gemm = _gemm_of(norm.inputs[0])
+    if gemm is None:
+        return None
+    if any(value.uses() or value.is_graph_output() for value in norm.outputs[1:]):
+        return None
+    known = all(value is None or value.const_value is not None for value in norm.inputs[1:])
+    in_eval = not node_attributes(norm).get("training_mode", 0)
+    return gemm if known and in_eval else None
+
+
+def _gemm_of(source: ir.Value | None) -> ir.Node | None:
+    """The plain GEMM with constant weight and bias that makes ``source`` for one node alone."""
     gemm = None if source is None else source.producer()
     if source is None or gemm is None or gemm.op_type not in _GEMMS or gemm.domain:
         return None
     if len(list(source.uses())) != 1 or source.is_graph_output():
         return None
-    if any(value.uses() or value.is_graph_output() for value in norm.outputs[1:]):
-        return None
     attrs = node_attributes(gemm)
     plain = attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0 and not attrs.get("transA", 0)
-    constants = (*gemm.inputs[1:], *norm.inputs[1:])
-    known = all(value is None or value.const_value is not None for value in constants)
-    in_eval = not node_attributes(norm).get("training_mode", 0)
-    return gemm if plain and known and in_eval else None
+    known = all(value is None or value.const_value is not None for value in gemm.inputs[1:])
+    flat = gemm.op_type != "Gemm" or len(gemm.inputs) < 3 or _is_flat(gemm)
+    return gemm if plain and known and flat else None
+
+
+def _is_flat(gemm: ir.Node) -> bool:
+    """Whether what a Gemm adds is one number per column, or one for all."""
+    bias, shape = gemm.inputs[2], gemm.outputs[0].shape
+    if bias is None or bias.const_value is None or shape is None:
+        return bias is None
+    size = bias.const_value.numpy().size
+    return size == 1 or (size == shape[-1] and bias.const_value.numpy().shape[-1] == size)
 
 
 def _fold(graph: ir.Graph, gemm: ir.Node, norm: ir.Node) -> None:

@@ -1,0 +1,182 @@
+"""OnnxStages: what they give, what the content key sees, what the store keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from qtune.errors import ArgumentError
+from qtune.testing import DirectoryStore, OnnxStages, assert_bit_exact, assert_consistency
+from qtune.testing.origin import origin_of
+
+from ..onnx_debug import nets as debug_nets
+from . import onnx_nets
+
+IMAGES = onnx_nets.images()
+MAX = {"model_config": {"activation": {"calibration_type": "max"}}}
+
+
+def made(model: Any = None, data: Any = None, **rest: Any) -> OnnxStages:
+    given = onnx_nets.normed() if model is None else model
+    how = {"march": "nash-e", "quant_config": MAX, "name": "net", **rest}
+    return OnnxStages(given, IMAGES if data is None else data, **how)
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> OnnxStages:
+    return made(store=DirectoryStore(tmp_path_factory.mktemp("store")))
+
+
+def test_stages_are_built_run_and_agree(stages: OnnxStages) -> None:
+    (x, *_) = IMAGES
+    kinds = [stages.float.kind, stages.optimized.kind, stages.calibrated.kind]
+    assert kinds == ["float", "float", "calibrated"]
+    expected = stages.float(x)
+    for model in (stages.optimized, stages.calibrated):
+        np.testing.assert_allclose(model(x), expected, atol=0.1)  # int8: a few steps of 0.03
+    assert stages.qat_bc.stage == "qat"
+    assert stages.quantized_bc.march == "nash-e"
+    assert_consistency(stages.float, stages.quantized_bc, inputs=IMAGES, min_cosine=0.99)
+    assert_consistency(stages.qat_bc, stages.quantized_bc, inputs=IMAGES, max_qscale_diff=1)
+    (integers,) = stages.quantized_bc[0](torch.from_numpy(x))
+    (compiled,) = stages.hbm[0](torch.from_numpy(x))
+    assert torch.equal(integers, compiled)
+    assert torch.equal(stages.example_inputs.args[0], torch.from_numpy(x))
+
+
+def test_every_layer_of_the_float_file_has_its_counterpart(stages: OnnxStages) -> None:
+    result = assert_consistency(
+        stages.float, stages.quantized_bc, inputs=IMAGES, per_layer=True, min_cosine=0.98
+    )
+    assert [layer.name for layer in result.layers] == ["image_quant", "act", "head"]
+    assert result.table == ""  # none was left out
+    assert result.provenance["content"] == stages.provenance["content"]
+    assert Path(str(result.artefact)).name == "quantized.bc"
+
+
+def test_nothing_is_built_before_it_is_asked_for(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    stages = made(store=store)
+    assert stages.float(IMAGES[0]).shape == (1, 2, 6, 6)
+    assert store.built == []
+    _ = stages.qat_bc
+    assert sorted(Path(name).name for name in store.built) == ["calibrated.onnx", "qat.bc"]
+
+
+def test_the_store_gives_the_same_stages_back(tmp_path: Path) -> None:
+    first, second = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
+    one, other = made(store=first), made(store=second)
+    before, after = one.calibrated, other.calibrated
+    assert before.proto.SerializeToString() == after.proto.SerializeToString()
+    assert_bit_exact(one.quantized_bc, inputs=IMAGES, against=other.quantized_bc)
+    assert len(second.built) == 0
+    assert {Path(name).name for name in second.found} == {"calibrated.onnx", "quantized.bc"}
+    assert Path(str(origin_of(after).artefact)).is_file()
+
+
+def with_changed_weight() -> onnx.ModelProto:
+    model = onnx_nets.normed()
+    array = onnx.numpy_helper.to_array(model.graph.initializer[0]).copy()
+    array.flat[0] += np.float32(1e-6)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(array, "w"))
+    return model
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda: made(with_changed_weight()),
+        lambda: made(data=IMAGES[:-1]),
+        lambda: made(data=IMAGES[::-1]),
+        lambda: made(march="nash-m"),
+        lambda: made(quant_config=None),
+        lambda: made(quant_config={**MAX, "op_config": {"Conv": {"qtype": "int16"}}}),
+    ],
+    ids=["weight", "fewer items", "order of items", "march", "methods", "int16"],
+)
+def test_whatever_changes_the_artefact_changes_the_key(changed: Callable[[], OnnxStages]) -> None:
+    assert changed().key != made().key
+
+
+def test_equal_content_has_one_key_however_it_comes(tmp_path: Path) -> None:
+    proto = onnx_nets.normed()
+    onnx.save(proto, tmp_path / "net.onnx")
+    external = {"save_as_external_data": True, "location": "net.data", "size_threshold": 0}
+    onnx.save(onnx_nets.normed(), tmp_path / "external.onnx", **external)
+    folder = tmp_path / "data" / "image"
+    folder.mkdir(parents=True)
+    for index, image in enumerate(IMAGES):
+        np.save(folder / f"{index}.npy", image)
+    keys = {
+        made().key,
+        made(name="another name in reports").key,
+        made(tmp_path / "net.onnx").key,
+        made(tmp_path / "external.onnx").key,
+        made(data=folder.parent).key,
+        made(data={"image": IMAGES}).key,
+        made(data=[{"image": torch.tensor(image)} for image in IMAGES]).key,
+        made(data=lambda: list(IMAGES)).key,
+    }
+    assert len(keys) == 1
+
+
+def test_edited_external_data_change_the_key(tmp_path: Path) -> None:
+    path, data = tmp_path / "net.onnx", tmp_path / "net.data"
+    onnx.save(
+        onnx_nets.normed(), path, save_as_external_data=True, location=data.name, size_threshold=0
+    )
+    before = made(path).key
+    content = bytearray(data.read_bytes())
+    content[0] ^= 1
+    data.write_bytes(content)
+    assert made(path).key != before
+
+
+def test_a_calibrated_model_is_taken_as_it_is() -> None:
+    proto = debug_nets.residual()
+    before = proto.SerializeToString()
+    stages = OnnxStages(proto, march="nash-e")
+    data = debug_nets.data()
+    assert (stages.float.kind, stages.optimized.kind) == ("float", "float")
+    assert stages.calibrated.proto.SerializeToString() == before
+    assert_consistency(stages.calibrated, stages.qat_bc, inputs=data, min_cosine=0.999999)
+    assert_consistency(stages.float, stages.quantized_bc, inputs=data, min_cosine=0.99)
+    assert proto.SerializeToString() == before
+
+
+def test_sizes_that_the_model_leaves_open_are_those_of_the_data() -> None:
+    model = onnx_nets.normed()
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[2].dim_param = "H"
+    stages = made(model)
+    assert stages.qat_bc[0].inputs[0].shape[1:] == (3, 6, 6)
+    assert_consistency(
+        stages.float, stages.quantized_bc, inputs=IMAGES, per_layer=True, min_cosine=0.98
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: OnnxStages(onnx_nets.normed(), march="nash-e").calibrated, "give calibration dat"),
+        (lambda: OnnxStages(onnx_nets.chain(), IMAGES, march="nash-e").float, "leave calibration "),
+        (
+            lambda: OnnxStages(onnx_nets.chain(), march="nash-e", quant_config={}).calibrated,
+            "net is calibrated already; leave quant_config out",
+        ),
+        (lambda: OnnxStages("net.txt", IMAGES, march="nash-e").float, "a path must end with .onnx"),
+        (lambda: OnnxStages(torch.nn.ReLU(), IMAGES, march="nash-e").float, "model must be the pa"),
+        (lambda: made(data=IMAGES[0].astype(np.float64)).key, "nothing is converted silently"),
+        (lambda: made(data={"x": IMAGES}).key, "has x, which the model has not"),
+        (lambda: made(quant_config="gone.json").key, "quant_config: there is no file gone.json"),
+    ],
+)
+def test_wrong_arguments_are_named(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        make()
