@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_qtune import baselines, partial
-from qtune.errors import BaselineError
-from qtune.testing.baseline_file import BaselineFile, Entry, baseline_path, write_all
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from pytest_qtune.baseline_run import BaselineRun
-    from qtune.testing.baseline_file import Entries
+    from qtune.testing.baseline_file import Entries, Entry
 
 Row = dict[str, Any]
 _WRITTEN = ("created", "updated")
@@ -45,6 +43,9 @@ class BaselineEnd:
 
     def settle(self) -> None:
         """Write what is to be written, and give the rows to the run's data."""
+        from qtune.errors import BaselineError
+        from qtune.testing.baseline_file import write_all
+
         changes: dict[Path, dict[str, dict[str, Any]]] = {}
         for row, entry in [*self._measured(), *self._unused(), *self._without_source()]:
             self.rows.append(row)
@@ -61,6 +62,8 @@ class BaselineEnd:
 
     def _measured(self) -> Iterator[tuple[Row, Any]]:
         """What tests asked for, each with the entry to write (``None`` removes)."""
+        from qtune.testing.baseline_file import Entry
+
         for test in self.run.tests.values():
             for item in test.rows.values():
                 row, entry = dict(item["row"]), item["entry"]
@@ -74,6 +77,8 @@ class BaselineEnd:
 
     def _unused(self) -> Iterator[tuple[Row, Any]]:
         """Entries whose test is gone, or did not run, in complete runs of their files."""
+        from qtune.testing.baseline_file import baseline_path
+
         for source, tests in sorted(self.run.collected.items()):
             if not self._is_complete(tests):
                 continue
@@ -91,6 +96,9 @@ class BaselineEnd:
             yield from ((_unused_row(shown, *row, _NO_SOURCE), _NOTHING) for row in rows)
 
     def _read(self, path: Path) -> Entries:
+        from qtune.errors import BaselineError
+        from qtune.testing.baseline_file import BaselineFile
+
         try:
             return BaselineFile.read(path).entries
         except BaselineError as error:
@@ -178,6 +186,8 @@ def _kept(row: Row, note: str) -> Row:
 
 
 def _file_of(config: pytest.Config, source: str) -> str:
+    from qtune.testing.baseline_file import baseline_path
+
     return baselines.shown_path(config, baseline_path(config.rootpath / source))
 
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from qtune.report.words import counted
-
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 OK, FAIL, CAUGHT = "ok", "FAIL", "caught"
@@ -97,6 +95,8 @@ def _of_provenance(tests: Iterable[Mapping[str, Any]], name: str) -> str:
 
 def line(counts: Mapping[str, int]) -> str:
     """``qtune: 3 checks on 1 model(s), 1 failed``."""
+    from qtune.report.words import counted
+
     text = (
         f"qtune: {counted(counts['checks'], 'check')} on {counts['models']} model(s), "
         f"{counts['failed']} failed"

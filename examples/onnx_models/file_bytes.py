@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-Array = np.ndarray
+Array = np.ndarray[Any, Any]
 HALF, PADDING = 1024, 256
 
 KINDS = {
@@ -57,6 +58,13 @@ def files(per_kind: int, seed: int) -> tuple[list[Array], list[set[str]]]:
             rows.append(features(candidates[index].read_bytes()))
             answers.append(KINDS[ending])
     return rows, answers
+
+
+def some(count: int, seed: int) -> tuple[list[Array], list[set[str]]]:
+    """``count`` files, all kinds in turn."""
+    rows, answers = files(-(-count // len(KINDS)), seed)
+    order = np.random.default_rng(seed).permutation(len(rows))[:count]
+    return [rows[i] for i in order], [answers[i] for i in order]
 
 
 def _folder(package: str) -> Path:

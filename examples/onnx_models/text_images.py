@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from skimage import data
 
-Array = np.ndarray
+Array = np.ndarray[Any, Any]
 Box = tuple[int, int, int, int]
 """Left, top, right, bottom, in pixels."""
 

@@ -21,7 +21,9 @@ def add_model(parser: argparse.ArgumentParser, *, bc: bool = False, other: bool 
         "module:factory or path/to/file.py:factory, a callable that returns the float model, or a "
         "model"
     )
-    group.add_argument("model", metavar="MODEL", help=text + ("; or a .bc or .onnx file" if bc else ""))
+    group.add_argument(
+        "model", metavar="MODEL", help=text + ("; or a .bc or .onnx file" if bc else "")
+    )
     if other:
         group.add_argument("other", metavar="OTHER", nargs="?", help="a second .bc or .onnx file")
     group.add_argument("--checkpoint", metavar="FILE", help="state dict of the float model")

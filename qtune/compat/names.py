@@ -27,12 +27,16 @@ def find(root: Root, name: str) -> Any:
     if target is None or (root.only and name not in root.only):
         raise AttributeError(name)
     own = name in public_names(target)
-    if not own and name in vars(target):
+    if not own and (name in vars(target) or not _is_like(root, name)):
         raise AttributeError(name)
     value = getattr(target, name)
     if isinstance(value, ModuleType):
         raise AttributeError(name)
     return value
+
+
+def _is_like(root: Root, name: str) -> bool:
+    return not root.like or hasattr(importlib.import_module(root.like), name)
 
 
 def public_names(module: ModuleType) -> tuple[str, ...]:

@@ -20,12 +20,14 @@ class Root:
 
     ``alias``: its dotted name. ``target``: the module of qtune that stands for it; empty for a
     package that only holds others. ``only``: the names that are served, where the module of qtune
-    has more than belongs there (empty: all its public names).
+    has more than belongs there (empty: all its public names). ``like``: names that the module makes
+    on demand count only if this other module of qtune has them, too.
     """
 
     alias: str
     target: str
     only: tuple[str, ...] = ()
+    like: str = ""
 
 
 _PLUGIN = (
@@ -37,7 +39,6 @@ _PLUGIN = (
     "fx.jit_scheme",
     "nn",
     "nn.qat",
-    "nn.quantized",
     "utils",
     "utils._register_onnx_ops",
     "utils.check_model",
@@ -60,6 +61,8 @@ def _roots() -> Iterator[Root]:
     yield Root("horizon_plugin_pytorch", "qtune")
     for name in _PLUGIN:
         yield Root(f"horizon_plugin_pytorch.{name}", f"qtune.{name}")
+    quantized = "qtune.nn.quantized"
+    yield Root("horizon_plugin_pytorch.nn.quantized", quantized, like="qtune.nn.qat")
     yield Root("horizon_plugin_profiler", "qtune.profiler")
     yield Root("horizon_plugin_profiler.utils", "qtune.profiler.utils")
     yield Root("horizon_plugin_profiler.utils.entities", "qtune.profiler.utils.entities")

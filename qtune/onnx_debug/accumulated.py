@@ -18,7 +18,7 @@ from qtune.onnx_debug.metrics import metric as metric_of
 from qtune.onnx_debug.runner import Runner
 from qtune.onnx_debug.sensitivity import switchable, switches_of
 from qtune.report.files import check_folder
-from qtune.report.progress import progress_bar
+from qtune.report.progress import Bar, progress_bar
 
 PICTURE = "accumulated_error.png"
 _SPECIAL = (WEIGHT, ACTIVATION)
@@ -141,21 +141,33 @@ def _errors(
 ) -> tuple[tuple[str, ...], dict[str, tuple[float, ...]]]:
     nodes = [node for node in runner.model.nodes if node.op_type != "Constant"]
     owner = {output: node.name for node in nodes for output in node.outputs if output}
-    found: dict[str, dict[str, list[float]]] = {label: {} for label in on}
-    with progress_bar(len(runner.data) * len(owner), "accumulated error", unit="tensor") as bar:
-        for index in range(len(runner.data)):
-            streams = [runner.stream(index, switches, list(owner)) for switches in on.values()]
-            worst: dict[str, dict[str, float]] = {label: {} for label in on}
-            for rows in zip(*streams, strict=True):  # together: a segment's float run serves all
-                for label, (tensor, plain, other) in zip(on, rows, strict=True):
-                    _add(worst[label], owner[tensor], metric.value(plain, other), metric)
-                bar.advance()
-            for label, values in worst.items():
-                for name, value in values.items():
-                    found[label].setdefault(name, []).append(value)
-    names = tuple(node.name for node in nodes if node.name in next(iter(found.values())))
-    curves = {label: tuple(mean(values[n]) for n in names) for label, values in found.items()}
+    count = len(runner.data)
+    with progress_bar(count * len(owner), "accumulated error", unit="tensor") as bar:
+        items = [_errors_of_item(runner, index, on, metric, owner, bar) for index in range(count)]
+    names = tuple(node.name for node in nodes if all(node.name in item[0] for item in items))
+    curves = {
+        label: tuple(mean(item[place][name] for item in items) for name in names)
+        for place, label in enumerate(on)
+    }
     return names, curves
+
+
+def _errors_of_item(
+    runner: Runner,
+    index: int,
+    on: Mapping[str, Sequence[str]],
+    metric: OnnxMetric,
+    owner: Mapping[str, str],
+    bar: Bar,
+) -> list[dict[str, float]]:
+    """Of each curve the error by node."""
+    streams = [runner.stream(index, switches, list(owner)) for switches in on.values()]
+    worst: list[dict[str, float]] = [{} for _ in streams]
+    for rows in zip(*streams, strict=True):  # together: a segment's float run serves all
+        for values, (tensor, plain, other) in zip(worst, rows, strict=True):
+            _add(values, owner[tensor], metric.value(plain, other), metric)
+        bar.advance()
+    return worst
 
 
 def _add(values: dict[str, float], name: str, value: float | None, metric: OnnxMetric) -> None:

@@ -52,7 +52,6 @@ def get_channelwise_data_distribution(
         rows = by_channel(plain, places[subject.name])
         if subject.name not in held:
             held[subject.name] = ChannelValues(len(rows), items_of(runner, subject), len(chosen))
-        _check_channels(subject, held[subject.name], len(rows))
         held[subject.name].add(rows)
     return [
         path
@@ -91,16 +90,6 @@ def by_channel(array: Array, axis: int) -> Array:
 def items_of(runner: Runner, subject: Subject) -> int:
     """How many arrays of ``subject`` will come."""
     return 1 if subject.kind == WEIGHT else len(runner.data)
-
-
-def _check_channels(subject: Subject, values: ChannelValues, channels: int) -> None:
-    """Raise ``ArgumentError`` where the items have different numbers of channels."""
-    if values.count.size != channels:
-        raise ArgumentError(
-            f"axis: {subject.name} reads {subject.tensor!r}, whose size there is "
-            f"{values.count.size} for one item and {channels} for another; choose an axis of "
-            "constant size"
-        )
 
 
 def _draw(

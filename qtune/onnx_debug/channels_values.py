@@ -24,7 +24,8 @@ class ChannelValues:
     ``items``: how many arrays will come. Extremes, mean, deviation and zeros are those of all
     values. Quantiles are exact while a channel has at most ``MOST_KEPT_OF_CHANNEL`` values, and all
     channels of all ``tensors`` together ``MOST_KEPT``; beyond, each item gives an equal part, drawn
-    with a fixed seed. Values that are not finite are left out and counted in ``lost``.
+    with a fixed seed. Values that are not finite are left out and counted in ``lost``. Where items
+    have different numbers of channels, a channel has the values of the items that have it.
     """
 
     def __init__(self, channels: int, items: int, tensors: int = 1) -> None:
@@ -42,14 +43,27 @@ class ChannelValues:
     def add(self, rows: Array) -> None:
         """One item, ``[channels, values]`` of any dtype of real numbers."""
         rows = np.asarray(rows, np.float64)
+        channels = len(rows)
+        self._grow(channels - self.count.size)
+        if channels < self.count.size:  # NaN is left out
+            absent = np.full((self.count.size - channels, rows.shape[1]), np.nan)
+            rows = np.concatenate((rows, absent))
         finite = np.isfinite(rows)
         count = finite.sum(axis=1)
-        self.lost += rows.shape[1] - count
+        self.lost[:channels] += rows.shape[1] - count[:channels]
         self.zeros += (rows == 0).sum(axis=1)
         self.least = np.minimum(self.least, rows.min(axis=1, initial=np.inf, where=finite))
         self.most = np.maximum(self.most, rows.max(axis=1, initial=-np.inf, where=finite))
         self._join(rows, finite, count)
         self._keep(rows)
+
+    def _grow(self, more: int) -> None:
+        """Add channels without values."""
+        fresh = {"least": np.inf, "most": -np.inf}
+        for name in ("least", "most", "count", "lost", "zeros", "mean", "_spread") * (more > 0):
+            old = getattr(self, name)
+            added = np.full(more, fresh.get(name, 0), old.dtype)
+            setattr(self, name, np.concatenate((old, added)))
 
     def _join(self, rows: Array, finite: Array, count: Array) -> None:
         """Mean and spread of what came and of what comes (Chan, Golub, LeVeque)."""
@@ -79,8 +93,10 @@ class ChannelValues:
 
     def __iter__(self) -> Iterator[Array]:
         """The kept finite values of each channel."""
-        kept = np.concatenate(self._kept, axis=1) if self._kept else np.zeros((self.count.size, 0))
-        return (row[np.isfinite(row)].astype(np.float64) for row in kept)
+        for channel in range(self.count.size):
+            rows = [kept[channel] for kept in self._kept if channel < len(kept)]
+            row = np.concatenate(rows) if rows else np.zeros(0)
+            yield row[np.isfinite(row)].astype(np.float64)
 
     def boxes(self) -> list[Box]:
         """The box of each channel, for the picture; all NaN for one without values."""

@@ -26,9 +26,9 @@ class CalibrationDataSet:
     """Items of calibration data, each a dict of arrays by input name; files are read when asked.
 
     ``given``: a folder ``<dir>/<input name>/<i>.npy``; a dict of input name -> sequence of arrays
-    or of .npy files, or a folder of them; or, for a model of one input, a sequence of arrays (with more inputs: a sequence of dicts). A
-    single array is one item. ``inputs``: those of the model; every item is checked against
-    their names, sizes and dtypes when it is read.
+    or of .npy files, or a folder of them; or, for a model of one input, a sequence of arrays (with
+    more inputs: a sequence of dicts). A single array is one item. ``inputs``: those of the model;
+    every item is checked against their names, sizes and dtypes when it is read.
 
     Raises ``ArgumentError`` naming the input, the file or the index, and what was expected.
     """
@@ -148,9 +148,7 @@ def _npy_files(folder: Path, name: str) -> list[Path]:
         )
     found = sorted(folder.glob("*.npy"), key=lambda path: _order(path.stem))
     if not found:
-        raise ArgumentError(
-            f"calibration data: {folder} holds no .npy file for the input {name!r}"
-        )
+        raise ArgumentError(f"calibration data: {folder} holds no .npy file for the input {name!r}")
     return found
 
 

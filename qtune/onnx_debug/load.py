@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import helper, shape_inference
+from onnx import helper
 
 from qtune.errors import OnnxImportError
 from qtune.hbir import hz_calibration
@@ -157,16 +157,3 @@ def port_of(info: onnx.ValueInfoProto) -> Port:
     if kind.HasField("shape"):
         shape = tuple(files.known_size(dim) for dim in kind.shape.dim)
     return Port(info.name, shape, np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
-
-
-def with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """``proto`` with the types and shapes of all tensors that onnx can tell."""
-    plain = onnx.ModelProto()
-    plain.CopyFrom(proto)
-    hz_calibration.hide(plain)
-    result = onnx.ModelProto()
-    result.CopyFrom(proto)
-    inferred = shape_inference.infer_shapes(plain, data_prop=True)
-    del result.graph.value_info[:]
-    result.graph.value_info.extend(inferred.graph.value_info)
-    return result

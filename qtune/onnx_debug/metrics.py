@@ -1,4 +1,6 @@
-"""The debugger's metrics (onnx_debugger, parameter ``metrics``), in float64; ``a`` is the float side.
+"""The debugger's metrics (onnx_debugger, parameter ``metrics``) in float64.
+
+``a`` is the float side.
 
 ==================  =============================================================  ======
 name                formula                                                        better
@@ -12,8 +14,9 @@ chebyshev           ``max(|a - b|)``                                            
 
 The document gives names only. The relative error needs the floor: where the float output is 0 (a
 ReLU's, half of the time) it has no value, and near 0 single elements would outweigh all others.
-Equal tensors are perfect (1, 0, 0, +inf, 0), all-zero ones too; all-zero against anything else is 0,
-its energy, +inf, -inf, its peak. NaN on either side gives NaN, which counts as the worst of all;
+Equal tensors are perfect (1, 0, 0, +inf, 0), all-zero ones too; all-zero against anything else
+gives 0, its energy, +inf, -inf and its peak. NaN on either side gives NaN, which counts as the
+worst of all;
 an infinity that both sides share is equal.
 """
 

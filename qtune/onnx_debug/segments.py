@@ -25,9 +25,9 @@ _MOST_NODES = 16  # in an atom, all tensors of which are exposed
 _MOST_ATOMS = 64  # in a segment
 # work is counted in multiply-adds of a convolution; measured on one core with AVX-512
 _CALL = 1_200_000  # of a session
-_OPEN = 1.5  # how much longer an atom takes with unpacked weights and without fusion
+_OPEN = 1.6  # how much longer an atom takes with unpacked weights and without fusion
 _WORK_OF_AN_ELEMENT = 16  # that is read and written
-_WORK_OF_A_CROSSING = 64  # an element that leaves the blocked layout of a session and enters again
+_WORK_OF_A_CROSSING = 100  # an element that leaves the blocked layout of a session and enters again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +121,7 @@ def _as_tensor(constant: onnx.NodeProto) -> onnx.TensorProto:
     value = helper.get_attribute_value(attribute)
     if attribute.name == "value":
         return value  # type: ignore[no-any-return]
-    kinds = {"value_float": np.float32, "value_floats": np.float32}
+    kinds: dict[str, Any] = {"value_float": np.float32, "value_floats": np.float32}
     kinds |= {"value_int": np.int64, "value_ints": np.int64}
     if attribute.name not in kinds:
         raise NotImplementedError(f"{constant.name}: a Constant with {attribute.name}")
@@ -129,7 +129,7 @@ def _as_tensor(constant: onnx.NodeProto) -> onnx.TensorProto:
 
 
 def work(node: onnx.NodeProto, inputs: Sequence[Array], outputs: Sequence[Array]) -> int:
-    """About how long ``node`` takes, in multiply-adds; ``inputs`` and ``outputs`` are its arrays."""
+    """About how long ``node`` takes with these arrays, in multiply-adds."""
     elements = sum(array.size for array in (*inputs, *outputs))
     return _multiply_adds(node.op_type, inputs, outputs) + _WORK_OF_AN_ELEMENT * elements
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -96,21 +97,18 @@ def sensitivities(
     model = runner.model
     places = {name: index for index, name in enumerate(_graph_order(model))}
     ordered = sorted(names, key=lambda name: places[name])  # so that segments stay opened
-    found: dict[str, dict[str, list[float]]] = {
-        name: {metric.name: [] for metric in metrics} for name in names
-    }
+    found: dict[str, list[list[float]]] = {name: [] for name in names}
     count = runner.data.count(data_num)
     with progress_bar(count * len(names), "sensitivity", unit="node") as bar:
-        for index in range(count):
+        for index, name in itertools.product(range(count), ordered):
             plain = runner.values(index, (), outputs)
-            for name in ordered:
-                values = runner.values(index, switches_of(model, name), outputs)
-                for metric in metrics:
-                    found[name][metric.name].append(metric.worst(plain, values))
-                bar.advance(name)
+            values = runner.values(index, switches_of(model, name), outputs)
+            found[name].append([metric.worst(plain, values) for metric in metrics])
+            bar.advance(name)
+    keys = [metric.name for metric in metrics]
     return {
-        name: {key: mean(values) for key, values in by_metric.items()}
-        for name, by_metric in found.items()
+        name: dict(zip(keys, map(mean, zip(*rows, strict=True)), strict=True))
+        for name, rows in found.items()
     }
 
 

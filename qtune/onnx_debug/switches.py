@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from qtune.bpu.ort import new_session
+from qtune.errors import RunError
 from qtune.hbir import hz_calibration
 from qtune.hbir.hz_calibration import Calibration
 from qtune.onnx_debug.calibrated import CalibrationNode
@@ -101,30 +102,45 @@ class Sessions:
             [_constant(name, array, name in shared) for name, array in constants.items()],
         )
         source = wiring.model.proto
+        local = {(item.domain, item.name) for item in source.functions}
+        has_local = any((node.domain, node.op_type) in local for node in nodes)
         proto = helper.make_model(
             graph,
             opset_imports=source.opset_import,
-            functions=source.functions,
+            functions=source.functions if has_local else (),
             ir_version=source.ir_version,
         )
-        return _Session(new_session(proto.SerializeToString(), shared=shared), shared)
+        where = f"the nodes {nodes[0].name} to {nodes[-1].name}"
+        try:
+            session = new_session(proto.SerializeToString(), shared=shared)
+        except RunError:
+            raise
+        except Exception as error:
+            raise RunError(f"onnxruntime does not take {where}: {error}") from error
+        return _Session(session, where, tuple(given), shared)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Session:
     session: Any
+    where: str
+    inputs: tuple[str, ...]
     shared: Mapping[str, Array]  # used by the session where they are, so they have to stay
 
     def run(self, feed: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
-        given = {item.name: feed[item.name] for item in self.session.get_inputs()}
-        return dict(zip(wanted, self.session.run(list(wanted), given), strict=True))
+        given = {name: feed[name] for name in self.inputs}
+        try:
+            made = self.session.run(list(wanted), given)
+        except Exception as error:
+            raise RunError(f"onnxruntime can't run {self.where}: {error}") from error
+        return dict(zip(wanted, made, strict=True))
 
 
 def _in_order(
     nodes: Sequence[onnx.NodeProto], copies: Sequence[onnx.NodeProto]
 ) -> Iterator[onnx.NodeProto]:
     """The nodes with each copy behind the node that makes what it reads."""
-    waiting = {}
+    waiting: dict[str, list[onnx.NodeProto]] = {}
     for copy in copies:
         waiting.setdefault(copy.input[0], []).append(copy)
     for node in nodes:

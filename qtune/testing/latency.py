@@ -72,7 +72,7 @@ def _estimates(model: Any) -> dict[str, Mapping[str, Any]]:
 def _origin(model: HbirModule | Program, name: str | None) -> Origin:
     """A program that no ``Stages`` made is named after its file."""
     origin = origin_of(model, name)
-    if name is None and isinstance(model, Program) and origin.artefact is None:
+    if name is None and isinstance(model, Program) and not origin.provenance:
         return Origin(model.path.stem, str(model.path))
     return origin
 

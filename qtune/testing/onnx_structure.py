@@ -74,16 +74,14 @@ def unfused(model: OnnxModel) -> list[Unfused]:
 
 def _unfused(graph: _Graph, groups: Mapping[str, str]) -> Iterator[Unfused]:
     gemms = [node for node in graph.nodes if graph.role(node) is FuseRole.GEMM]
-    taken = {groups[node.name]: node.name for node in gemms if node.name in groups}
+    taken = {groups[node.name] for node in gemms if node.name in groups}
     for node in gemms:
         readers = graph.users.get(node.output[0], [])
-        for follower in readers:
-            own = groups.get(follower.name, follower.name)
-            is_apart = taken.get(own) is None  # else an add has its one convolution already
-            if graph.role(follower) in _JOINS and is_apart:
-                reason = _reason(node, follower, readers, graph)
-                if reason:
-                    yield Unfused((node.name, follower.name), reason)
+        joins = [user for user in readers if graph.role(user) in _JOINS]
+        # an add may have its one convolution already
+        apart = [user for user in joins if groups.get(user.name, user.name) not in taken]
+        reasons = {user.name: _reason(node, user, readers, graph) for user in apart}
+        yield from (Unfused((node.name, user), why) for user, why in reasons.items() if why)
 
 
 def _reason(

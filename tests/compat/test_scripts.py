@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 import socket
 import subprocess
 import sys
@@ -140,7 +141,7 @@ def test_the_eager_flow_of_the_article(script: Script) -> None:
     assert (found["verdict"], found["status"]) == (0, 0)
     assert Path("model.hbm").stat().st_size > 0
     assert found["called"]["bbox_head.loss_xy"] == 0
-    assert sum(map(len, found["unfused"])) == 11  # 3 conv-norm-relu, 1 conv-norm-add
+    assert sum(map(len, found["unfused"])) == 12  # 3 times conv-norm-relu, 1 conv-norm-add
     assert any(Path("perf").iterdir())
     assert Path("horizon_quant_debug/profiler.html").exists()
 
@@ -163,7 +164,7 @@ def test_each_step_of_the_practice_article(script: Script) -> None:
     assert torch.equal(
         found["float_pt"].back(found["opinfo"].input[0]), found["opinfo"].output[0]
     )
-    for folder in ("float_vs_calib", "qatpt_vs_qatexportpt", "pre_export_pt_vs_qatbc"):
+    for folder in ("float_vs_calib", "qatpt_vs_qatexportpt"):
         assert "output_det_case_0_ATOL_sensitive_ops.txt" in files(folder)
     with Path("pre_export_pt_vs_qatbc/compare_per_layer_out_0.csv").open() as file:
         assert {float(row["ATOL"]) for row in csv.DictReader(file)} == {0.0}
@@ -176,3 +177,26 @@ def test_torchscript_files(script: Script) -> None:
     found = script("jit_files.py")
     assert torch.equal(found["found"], found["expected"])
     assert torch.equal(found["summed"], torch.ones(2, 3, 3, 3))
+
+
+def test_the_onnx_debugger(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("matplotlib")
+    level = logging.getLogger().level
+    try:
+        found = script("onnx_debugger.py")
+    finally:
+        logging.getLogger().setLevel(level)
+    message = found["node_message"]
+    assert list(message) == ["Conv_2", "Conv_0", "Add_3"]  # worst first
+    assert set(message["Conv_2"]) == {"cosine-similarity", "mse"}
+    assert "node sensitivity" in capsys.readouterr().out
+    assert set(found["weights"]) == {"Conv_0.w_HzCalibration", "Conv_2.w_HzCalibration"}
+    assert set(found["activations"]) == {"input.1_HzCalibration", "b_HzCalibration"}
+    assert found["quantized"].functions[0].inputs[0].name == "input.1"
+    assert files("debug_result") == {
+        *("accumulate_error", "channelwise_distribution", "data_distribution"),
+        *("node_sensitivity", "sensitivity_analysis"),
+    }
+    for number in range(5):
+        assert files(f"acc_error_{number}") == {"accumulated_error.png"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from .conftest import ROOT
 
 LAYERS = (
-    ("version", "dtype", "march", "modes", "errors"),
+    ("version", "dtype", "march", "modes", "errors", "lazy"),
     ("report",),
     ("arith",),
     ("arith_fast",),

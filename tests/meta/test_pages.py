@@ -23,8 +23,10 @@ RUN_BY = {
     "cli.md": "tests/cli/test_page.py",
     "gate-files.md": "tests/plugin/test_gate_files_page.py",
     "getting-started.md": "tests/plugin/test_page_sessions.py",
+    "how-to/build-an-onnx-model.md": "tests/onnx_debug/build/test_page.py",
     "how-to/baselines.md": "tests/plugin/test_baselines_page.py",
     "how-to/fuzz.md": "tests/testing/test_fuzz_pages.py",
+    "how-to/move-from-the-toolchain.md": "tests/compat/test_page.py",
     "how-to/tune-a-model.md": "tests/plugin/test_page_sessions.py",
     "how-to/write-an-operator.md": "tests/testing/test_fuzz_pages.py",
     "plugin.md": "tests/plugin/test_docs.py",
@@ -76,7 +78,7 @@ def commands(page: Path) -> Iterator[list[str]]:
             continue
         lines += re.findall(r"(?:^|[\s'])((?:qtune|pytest) [^'\n]*)", block, re.M)
     for line in lines:
-        if re.match(r"qtune [a-z]+(?: |$)|pytest (?:-|\w)", line):
+        if re.match(r"qtune [a-z-]+(?: |$)|pytest (?:-|\w)", line):
             yield shlex.split(line.replace("<", "").replace(">", ""), comments=True)
 
 

@@ -35,3 +35,13 @@ def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(pictures_sheet, "save", keep)
     return seen
+
+
+@pytest.fixture
+def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are empty files, which is faster, where a test asks for their names only."""
+
+    def write(_: Any, path: Path, **__: Any) -> None:
+        path.write_bytes(b"")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", write)

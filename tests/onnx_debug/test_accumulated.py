@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from qtune.errors import ArgumentError
-from qtune.onnx_debug import load_calibrated, plot_acc_error
-from qtune.onnx_debug import accumulated
+from qtune.onnx_debug import accumulated, load_calibrated, plot_acc_error
 
 from . import brute, nets
 
@@ -72,6 +71,7 @@ def kind(name: str) -> list[str]:
         ),
     ],
 )
+@pytest.mark.usefixtures("empty_pictures")
 def test_curves_against_sessions_of_their_own(
     tmp_path: Path, arguments: dict[str, Any], curves: dict[str, Any]
 ) -> None:
@@ -109,13 +109,13 @@ def test_what_stands_before_the_quantized_node_is_exactly_perfect(tmp_path: Path
     assert max(got.curves["Conv_2"][2:]) < 1.0
 
 
-def test_the_picture_has_the_curves(tmp_path: Path, figures: list[Any]) -> None:
+def test_the_picture_has_the_curves(tmp_path: Path, saved_figures: list[Any]) -> None:
     got = plot_acc_error(
         nets.data(1), nets.residual(), quantize_node=["weight", "Conv_0"], save_dir=tmp_path
     )
     assert got.file == tmp_path / "accumulated_error.png"
     assert [path.name for path in tmp_path.iterdir()] == [got.file.name]
-    (figure,) = figures
+    (figure,) = saved_figures
     drawn = [tuple(line.get_ydata()) for line in figure.axes[0].get_lines()]
     assert drawn == list(got.curves.values())
 

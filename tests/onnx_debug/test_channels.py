@@ -119,3 +119,14 @@ def test_values_that_are_not_finite_are_left_out() -> None:
     assert (full.mean, full.low, full.high) == (2.0, 1.0, 3.0)
     assert values.lost.tolist() == [1, 3]
     assert np.isnan(empty.median)
+
+
+def test_a_channel_has_the_values_of_the_items_that_have_it() -> None:
+    values = ChannelValues(1, 3)
+    values.add(np.array([[1.0]]))
+    values.add(np.array([[3.0, 4.0], [5.0, 7.0]]))
+    values.add(np.array([[8.0]]))
+    assert [row.tolist() for row in values] == [[1.0, 3.0, 4.0, 8.0], [5.0, 7.0]]
+    assert values.mean.tolist() == [4.0, 6.0]
+    assert (values.least.tolist(), values.most.tolist()) == ([1.0, 5.0], [8.0, 7.0])
+    assert (values.count.tolist(), values.lost.tolist()) == ([4, 2], [0, 0])

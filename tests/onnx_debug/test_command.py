@@ -202,6 +202,7 @@ def test_version_is_status_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("hmct-debugger ")
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_pictures_are_written_and_named(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,6 +230,7 @@ def test_an_error_is_one_line_and_status_1(
         assert message in err
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_the_logger_is_given_back(files: tuple[str, str], tmp_path: Path) -> None:
     log = logging.getLogger("qtune.onnx_debug")
     before = (log.level, list(log.handlers))

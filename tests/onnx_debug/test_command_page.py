@@ -21,6 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "onnx-debugger-command.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_its_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

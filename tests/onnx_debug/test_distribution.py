@@ -90,6 +90,7 @@ def test_an_input_of_the_model_is_drawn_from_the_data(tmp_path: Path, figures: l
     assert texts(figures[0].axes[0])[0] == f"absolute maximum {largest:.6g}"
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_names_of_paths_become_names_of_files(tmp_path: Path) -> None:
     model = nets.residual()
     for node, name in zip(model.graph.node, ["/m/x:0", "m_x_0"], strict=False):
@@ -108,6 +109,7 @@ def test_a_node_that_does_not_exist_is_named_with_what_is_near(tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_the_given_model_stays_as_it_was(tmp_path: Path) -> None:
     model = nets.residual()
     before = onnx.ModelProto()

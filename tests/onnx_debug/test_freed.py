@@ -28,6 +28,7 @@ def cosine(on: Collection[str], proto: onnx.ModelProto | None = None) -> float:
     return brute.cosine(plain, brute.values(model, on, feed, ["y"])["y"])
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_the_three_series(tmp_path: Path) -> None:
     model = load_calibrated(nets.residual())
     got = sensitivity_analysis(nets.residual(), nets.data(1), pick_threshold=1.0, save_dir=tmp_path)
@@ -46,6 +47,7 @@ def test_the_three_series(tmp_path: Path) -> None:
     assert series.freed[-1] == pytest.approx(1.0, abs=1e-12)  # everything is given back
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_int16_widens_the_activations_and_keeps_the_weights(tmp_path: Path) -> None:
     got = sensitivity_analysis(
         nets.residual(),
@@ -85,6 +87,7 @@ def test_a_pair_with_a_zero_point_keeps_its_range_in_16_bits() -> None:
         ("chebyshev", 100.0, []),
     ],
 )
+@pytest.mark.usefixtures("empty_pictures")
 def test_the_threshold_follows_the_direction_of_the_metric(
     tmp_path: Path, metric: str, threshold: float, picked: list[str], caplog: Any
 ) -> None:
@@ -103,6 +106,7 @@ def test_the_threshold_follows_the_direction_of_the_metric(
     assert got.baseline == {"sqnr": math.inf, "cosine-similarity": 1.0}.get(metric, 0.0)
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_given_nodes_keep_their_order(tmp_path: Path) -> None:
     nodes = ["Gemm_5", "x_HzCalibration"]
     got = sensitivity_analysis(
@@ -114,6 +118,7 @@ def test_given_nodes_keep_their_order(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_each_output_gets_a_figure_of_its_own(tmp_path: Path) -> None:
     feeds, proto = nets_branches.feeds(1), nets_branches.branches()
     got = sensitivity_analysis(

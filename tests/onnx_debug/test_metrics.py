@@ -58,7 +58,8 @@ def test_nan_is_never_perfect_and_the_worst(name: str, side: int) -> None:
     pair = [A.copy(), A.copy()]
     pair[side][1] = np.nan
     value = METRICS[name].value(*pair)
-    assert value is not None and math.isnan(value)
+    assert value is not None
+    assert math.isnan(value)
     others = [METRICS[name].value(A, B), METRICS[name].perfect]
     assert METRICS[name].badness(value) > max(METRICS[name].badness(v) for v in others if v)
     assert math.isnan(METRICS[name].worst({"p": A, "q": pair[0]}, {"p": A, "q": pair[1]}))

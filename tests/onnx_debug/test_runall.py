@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from qtune.errors import ArgumentError
-from qtune.onnx_debug import command, runner, runall_steps
+from qtune.onnx_debug import command, runall_steps, runner
 from qtune.onnx_debug.load import load_calibrated
 from qtune.onnx_debug.sensitivity import get_sensitivity_of_nodes
 
@@ -81,6 +81,7 @@ def test_by_default_weights_and_activations_are_ranked_and_drawn(
     assert said == ["steps 1 and 2"] * 2 + [f"step {i}" for i in (3, 4, 5, 6)]
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_with_nodes_the_calibration_nodes_that_feed_them_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_with_nodes_the_calibration_nodes_that_feed_them_are_drawn(
     assert "node_sensitivity/sensitivity_of_node.log" in files(tmp_path)
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_only_the_five_worst_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert runall_steps.TOP == 5
     monkeypatch.setattr(runall_steps, "TOP", 2)
@@ -199,6 +201,7 @@ def test_what_is_wrong_is_said_before_the_first_step(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_the_command_runs_all_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

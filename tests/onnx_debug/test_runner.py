@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, RunError
 from qtune.onnx_debug import plan
 from qtune.onnx_debug import segments as cutting
 from qtune.onnx_debug.data import CalibrationDataSet
@@ -148,6 +148,14 @@ def test_unknown_nodes_and_tensors_are_named() -> None:
         run.values(0, ["q_HzCalibration"])
     with pytest.raises(ArgumentError, match="no tensors of the model: nowhere"):
         run.values(0, (), ["nowhere"])
+
+
+def test_what_onnxruntime_refuses_is_told_with_the_nodes() -> None:
+    proto = nets.residual()
+    bias = next(tensor for tensor in proto.graph.initializer if tensor.name == "b1")
+    bias.CopyFrom(numpy_helper.from_array(np.zeros(7, np.float32), "b1"))
+    with pytest.raises(RunError, match="onnxruntime .* the nodes Conv_2 to Conv_2: "):
+        runner(proto, nets.data(1)).values(0)
 
 
 def test_cuts_are_where_little_crosses_and_only_where_they_pay() -> None:

@@ -24,11 +24,13 @@ def test_numbers_have_five_decimals_but_small_ones_stay() -> None:
     assert rounded(0.99999) == 0.99999
     assert rounded(3.2149e-07) == 3.21e-07
     assert rounded(-0.0) == 0.0
-    assert math.isnan(rounded(math.nan)) and rounded(-math.inf) == -math.inf
+    assert math.isnan(rounded(math.nan))
+    assert rounded(-math.inf) == -math.inf
 
 
 def test_of_a_long_name_the_end_is_shown() -> None:
     name = "a" * 60 + "_conv_weight_HzCalibration"
     cell = table(["weight"], [(name,)]).splitlines()[-1]
     assert len(cell) == 48
-    assert cell.startswith("...aaa") and cell.endswith("_conv_weight_HzCalibration")
+    assert cell.startswith("...aaa")
+    assert cell.endswith("_conv_weight_HzCalibration")

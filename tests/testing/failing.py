@@ -39,6 +39,8 @@ from . import nets, onnx_nets
 
 X = torch.arange(-64, 64).reshape(2, 1, 8, 8) / 64
 """Every multiple of 1/64 from -1 to 63/64 once."""
+FEW = {"c0": 0.5, "c1": 0.25, "c2": 1.0, "c3": 0.75, "c4": 0.125, "c5": 0.75}
+"""Ranges that are too small, each by its own factor."""
 
 
 class Chain(nn.Module):
@@ -109,8 +111,7 @@ class Models:
     @cached_property
     def tight(self) -> Stages:
         """Most ranges are too small, each by its own factor."""
-        few = {"c0": 0.5, "c1": 0.25, "c2": 1.0, "c3": 0.75, "c4": 0.125, "c5": 0.75}
-        return self.make(Chain, thresholds=few)
+        return self.make(Chain, thresholds=FEW)
 
     @cached_property
     def apart(self) -> Stages:
@@ -124,15 +125,6 @@ class Models:
         """The chain once more, as a calibrated ONNX model with the same grids."""
         model = onnx_nets.chain(thresholds, shared)
         return OnnxStages(model, march="nash-e", name="net", store=self.narrow.store)
-
-    @cached_property
-    def narrow_onnx(self) -> OnnxStages:
-        return self.onnx({"c1": 0.5})
-
-    @cached_property
-    def tight_onnx(self) -> OnnxStages:
-        few = {"c0": 0.5, "c1": 0.25, "c2": 1.0, "c3": 0.75, "c4": 0.125, "c5": 0.75}
-        return self.onnx(few)
 
 
 @dataclass(frozen=True)
@@ -305,7 +297,7 @@ CASES: dict[str, Case] = {
     ),
     "assert_consistency of ONNX": Case(
         lambda m: assert_consistency(
-            m.narrow_onnx.float, m.narrow_onnx.quantized_bc, inputs=X, max_atol=0.1
+            (s := m.onnx({"c1": 0.5})).float, s.quantized_bc, inputs=X, max_atol=0.1
         ),
         "consistency: output y: got ATOL 0.21875, limit <= 0.1",
         ("c2", "c3", "c1", "c5", "c4"),
@@ -318,7 +310,7 @@ CASES: dict[str, Case] = {
     ),
     "assert_sensitivity_below of ONNX": Case(
         lambda m: assert_sensitivity_below(
-            m.tight_onnx.calibrated, X, metric="chebyshev", limit=0.01
+            m.onnx(FEW).calibrated, X, metric="chebyshev", limit=0.01
         ),
         "sensitivity_below: t4_HzCalibration: got chebyshev 0.32812, limit <= 0.01",
         TIGHT,
@@ -330,7 +322,7 @@ CASES: dict[str, Case] = {
         "calibrated.onnx",
     ),
     "assert_no_saturation of ONNX": Case(
-        lambda m: assert_no_saturation(m.tight_onnx.calibrated, inputs=X, max_share=0.01),
+        lambda m: assert_no_saturation(m.onnx(FEW).calibrated, inputs=X, max_share=0.01),
         "no_saturation: t4_HzCalibration: got 77.344% saturated, limit <= 1%",
         TIGHT,
         "t0_HzCalibration",

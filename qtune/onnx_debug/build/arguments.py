@@ -82,9 +82,7 @@ def one_given(where: str, first: Any, second: Any) -> Any:
     return second if first is None else first
 
 
-def data_of(
-    given: Given | CalibrationDataSet, inputs: Sequence[Port]
-) -> CalibrationDataSet:
+def data_of(given: Given | CalibrationDataSet, inputs: Sequence[Port]) -> CalibrationDataSet:
     """Calibration data for a model with ``inputs``; the first item is checked at once."""
     data = CalibrationDataSet(given, inputs)
     data[0]
@@ -135,13 +133,16 @@ def with_options(
 
     A key that both set is refused.
     """
-    added = dict(_OPTIMIZED[name] for name in _names(
-        "optimization_methods", given.get("optimization_methods"), OPTIMIZATIONS
-    ))
+    added = dict(
+        _OPTIMIZED[name]
+        for name in _names("optimization_methods", given.get("optimization_methods"), OPTIMIZATIONS)
+    )
     nodes = given.get("node_dict")
     if not added and not nodes:
-        return config if config is None or isinstance(config, Mapping) else read_mapping(
-            config, "quant_config"
+        return (
+            config
+            if config is None or isinstance(config, Mapping)
+            else read_mapping(config, "quant_config")
         )
     base = {} if config is None else config
     raw = dict(base if isinstance(base, Mapping) else read_mapping(base, "quant_config"))

@@ -18,9 +18,7 @@ from qtune.onnx_debug.calibrated import ACTIVATION
 Array = np.ndarray[Any, Any]
 
 
-def with_ranges(
-    proto: onnx.ModelProto, fit: Fitted, ranges: Mapping[str, np.float32]
-) -> Inserted:
+def with_ranges(proto: onnx.ModelProto, fit: Fitted, ranges: Mapping[str, np.float32]) -> Inserted:
     """``proto`` with calibration nodes whose thresholds are ``ranges`` (tensor -> range)."""
     weights = weight_ranges(proto, fit.placement.places)
 

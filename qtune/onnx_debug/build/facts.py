@@ -92,7 +92,9 @@ def _facts(
     if not made or any(kernel is None or kernel.convert is None for kernel in kernels):
         reason = f"{node.op_type} has no integer rule"
         return NodeFacts(node.name, node.op_type, Kind.FLOAT, reason)
-    specs = [registry.spec(i.metadata_props[META_TYPE]) for i in made if META_TYPE in i.metadata_props]
+    specs = [
+        registry.spec(i.metadata_props[META_TYPE]) for i in made if META_TYPE in i.metadata_props
+    ]
     owners = [registry.kernel_owners().get((item.domain, item.op_type)) for item in made]
     found = [owner for owner in owners if owner is not None] or specs
     own = [spec for spec in found if spec.rule is not Rule.INPUT_SCALE]
@@ -160,9 +162,7 @@ def _operands(node: onnx.NodeProto, entry: OpSpec, floats: set[str]) -> dict[int
         roles = roles[:1]
     pairs = zip(node.input, roles, strict=False)
     return {
-        index: role
-        for index, (name, role) in enumerate(pairs)
-        if role != "bias" and name in floats
+        index: role for index, (name, role) in enumerate(pairs) if role != "bias" and name in floats
     }
 
 
@@ -183,8 +183,10 @@ def _weight(
         return (index, 1) if rank == 2 else (None, -1)
     if node.op_type == "Gemm":
         return index, 0 if attrs.get("transB", 0) else 1
-    groups = 1 if entry.weight_groups is None else entry.weight_groups(
-        {"groups": int(attrs.get("group", 1))}
+    groups = (
+        1
+        if entry.weight_groups is None
+        else entry.weight_groups({"groups": int(attrs.get("group", 1))})
     )
     axis = 0 if entry.weight_axis is None else entry.weight_axis({"groups": groups})
     return index, axis if groups == 1 else -1

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import external_data_helper
 
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
+from qtune.hbir.onnx_import import source as files
 from qtune.report.files import atomic_path, check_folder, write_text
 
 LARGEST = 1 << 30
-"""Models beyond this many bytes have their weights in a file beside them; a protobuf ends at 2 GB."""
+"""Models beyond this many bytes have their weights in a file beside them (protobuf: 2 GB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Target:
         """``prefix`` or ``default``; a text that ends with a slash is a folder."""
         given = default if prefix is None else os.fspath(prefix)
         if given.endswith(("/", os.sep)) or Path(given).is_dir():
-            given = os.path.join(given, default)
+            given = str(Path(given) / default)
         target = cls(Path(given))
         check_folder(target.prefix.parent, "name_prefix")
         return target
@@ -66,16 +66,10 @@ def save_model(proto: onnx.ModelProto, path: Path) -> None:
     data = path.with_name(f"{path.name}.data")
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    with _data_file(data) as partial:
+    with atomic_path(data) as partial:
         _move_weights(copy, partial, data.name)
     with atomic_path(path) as partial:
         partial.write_bytes(copy.SerializeToString())
-
-
-@contextmanager
-def _data_file(path: Path) -> Iterator[Path]:
-    with atomic_path(path) as partial:
-        yield partial
 
 
 def _move_weights(proto: onnx.ModelProto, path: Path, name: str) -> None:
@@ -91,16 +85,20 @@ def _move_weights(proto: onnx.ModelProto, path: Path, name: str) -> None:
             tensor.ClearField("raw_data")
 
 
-def original(source: object) -> onnx.ModelProto:
+def original(source: Any) -> onnx.ModelProto:
     """The model as it came: a file with its external data, bytes, or a copy of a ``ModelProto``."""
     if isinstance(source, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(source)
         return copy
-    if isinstance(source, bytes):
-        return onnx.load_model_from_string(source)
-    if isinstance(source, (str, os.PathLike)):
-        return onnx.load(os.fspath(source))
+    try:
+        if isinstance(source, bytes):
+            return onnx.load_model_from_string(source)
+        if isinstance(source, (str, os.PathLike)):
+            return onnx.load(os.fspath(source))
+    except Exception:  # the import says what is wrong with a file in its own words
+        files.read(source)
+        raise
     raise ArgumentError(
         f"onnx_model: expected a path, bytes or a ModelProto but got {type(source).__name__}"
     )

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from qtune.errors import OnnxImportError
 from qtune.hbir.attributes import node_attributes
 from qtune.hbir.onnx_import.names import free_name
 from qtune.ops.norm.fold import fold_batch_norm
@@ -95,16 +96,15 @@ def _is_flat(gemm: ir.Node) -> bool:
 
 
 def _fold(graph: ir.Graph, gemm: ir.Node, norm: ir.Node) -> None:
-    weight = _array(gemm.inputs[1])
+    weight, channels = _constant(gemm.inputs[1]), _constant(norm.inputs[1]).size
     bias = _array(gemm.inputs[2]) if len(gemm.inputs) > 2 else None
     attrs = node_attributes(gemm)
     is_turned = gemm.op_type == "Gemm" and not attrs.get("transB", 0)
-    channels = _array(norm.inputs[1]).size  # type: ignore[union-attr]
     gamma, beta, mean, variance = (_tensor(_array(value)) for value in norm.inputs[1:5])
     flat_bias = None if bias is None else np.broadcast_to(bias.reshape(-1), (channels,))
     new_weight, new_bias = fold_batch_norm(
-        _tensor(weight.T if is_turned else weight),  # type: ignore[union-attr]
-        None if flat_bias is None else _tensor(flat_bias),
+        torch.from_numpy(np.array(weight.T if is_turned else weight, order="C")),
+        _tensor(flat_bias),
         mean=mean,
         variance=variance,
         gamma=gamma,
@@ -124,7 +124,7 @@ def _set(graph: ir.Graph, gemm: ir.Node, index: int, array: Array, role: str) ->
     old = gemm.inputs[index] if index < len(gemm.inputs) else None
     alone = old is not None and len(list(old.uses())) == 1 and not old.is_graph_output()
     name = old.name if alone and old is not None else _free(graph, f"{gemm.name}.{role}")
-    if alone and old is not None and old.name in graph.initializers:
+    if alone and old is not None and old.name and old.name in graph.initializers:
         gemm.replace_input_with(index, None)
         del graph.initializers[old.name]
     tensor = ir.Tensor(np.ascontiguousarray(array), name=name)
@@ -156,6 +156,13 @@ def _free(graph: ir.Graph, base: str) -> str:
 
 def _array(value: ir.Value | None) -> Array | None:
     return None if value is None or value.const_value is None else value.const_value.numpy()
+
+
+def _constant(value: ir.Value | None) -> Array:
+    found = _array(value)
+    if found is None:
+        raise OnnxImportError(f"{None if value is None else value.name!r} is not constant")
+    return found
 
 
 def _tensor(array: Array | None) -> torch.Tensor | None:

@@ -94,14 +94,12 @@ def _narrowed(wishes: Wishes, names: Mapping[str, str]) -> Wishes:
 def _refusals(proto: onnx.ModelProto, placement: Placement, march: March) -> dict[str, str]:
     """Node -> why the march does not run it as it is placed."""
     one = np.ones(1, np.float32)
-    trial = with_calibrations(
-        proto, placement, lambda place: grid_of(one, place.bits)
-    ).proto
+    trial = with_calibrations(proto, placement, lambda place: grid_of(one, place.bits)).proto
     lines, items = check_conversion(import_onnx(trial), march)
     found: dict[str, str] = {}
     for item in items:
-        if item["backend"] == CPU and not is_border(item["op"]):
-            if not is_outside(item["choice_reason"]):
-                found.setdefault(item["loc"], item["choice_reason"])
+        on_cpu = item["backend"] == CPU and not is_border(item["op"])
+        if on_cpu and not is_outside(item["choice_reason"]):
+            found.setdefault(item["loc"], item["choice_reason"])
     _log.debug("trial conversion: %d refusals", len(lines))
     return found

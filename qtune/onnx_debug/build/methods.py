@@ -88,9 +88,7 @@ def _single(value: Any) -> list[Any]:
 def _share(value: Any) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0.5 <= value <= 1.0:
-        raise ArgumentError(
-            f"activation: max_percentile is a share from 0.5 to 1.0, got {value!r}"
-        )
+        raise ArgumentError(f"activation: max_percentile is a share from 0.5 to 1.0, got {value!r}")
     return float(value)
 
 

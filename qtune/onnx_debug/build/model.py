@@ -160,9 +160,7 @@ def _built(
         _log.warning("no node of the model runs on integers on %s", march)
         infos, cosines = [], {}
     info = quant_info(made, march, cosines)
-    result = BuildResult(
-        march, source, proto, made.proto, qat, quantized, info, tuple(infos)
-    )
+    result = BuildResult(march, source, proto, made.proto, qat, quantized, info, tuple(infos))
     return result, data
 
 

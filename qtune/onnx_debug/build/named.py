@@ -18,7 +18,9 @@ def unknown(where: str, what: str, got: object, known: Collection[str]) -> Argum
     return ArgumentError(f"{where}: no {what} {got!r}; {hint}")
 
 
-def check_keys(where: str, given: Any, known: Collection[str], what: str = "key") -> Mapping[str, Any]:
+def check_keys(
+    where: str, given: Any, known: Collection[str], what: str = "key"
+) -> Mapping[str, Any]:
     """``given`` as a mapping with known keys only."""
     if not isinstance(given, Mapping):
         raise ArgumentError(f"{where}: expected a dict but got {kind_of(given)} ({given!r})")

@@ -186,7 +186,7 @@ class _Planner:
             for index, tensor in enumerate(node.input):
                 if tensor in self.fused or not self._takes_codes((name, index), self.passing):
                     continue
-                if not self._is_number(tensor):
+                if index == self.facts[name].weight or not self._is_number(tensor):
                     found.setdefault(tensor, []).append((name, index))
         for name in self.wiring.nodes:
             self._add_inexact(name, found)
@@ -213,8 +213,10 @@ class _Planner:
         maker = self.wiring.maker.get(tensor)
         if self._has_output_grid(tensor):
             return True
-        return maker is not None and self._is_integer(maker) and (
-            not self.facts[self._head(maker)].is_gemm
+        return (
+            maker is not None
+            and self._is_integer(maker)
+            and (not self.facts[self._head(maker)].is_gemm)
         )
 
     def _pairs(self, readers: Mapping[str, list[Slot]]) -> list[tuple[str, str]]:

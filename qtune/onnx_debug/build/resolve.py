@@ -13,7 +13,7 @@ from qtune.onnx_debug.build.config import NodeSetting, QuantConfig, Subgraph
 from qtune.onnx_debug.build.facts import Kind, NodeFacts, float_tensors
 from qtune.onnx_debug.build.named import unknown
 from qtune.onnx_debug.build.place import Wishes
-from qtune.onnx_debug.build.wiring import Wiring, wiring_of
+from qtune.onnx_debug.build.wiring import Slot, Wiring, wiring_of
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def resolved(
     for label, subgraph in config.subgraphs.items():
         if subgraph.bits is not None:
             bits |= dict.fromkeys(_inside(label, subgraph, wiring), subgraph.bits)
-    inputs = {}
+    inputs: dict[Slot, int] = {}
     for name, setting in config.nodes.items():
         if not _is_there(name, facts, source):
             continue
@@ -53,9 +53,7 @@ def resolved(
     return Wishes(bits, inputs, outputs)
 
 
-def _check_op_types(
-    config: QuantConfig, proto: onnx.ModelProto, source: onnx.ModelProto
-) -> None:
+def _check_op_types(config: QuantConfig, proto: onnx.ModelProto, source: onnx.ModelProto) -> None:
     """An operator type that the model has not is a warning, one that ONNX has not an error."""
     there = {node.op_type for node in (*proto.graph.node, *source.graph.node)}
     for op_type in config.ops:
@@ -66,9 +64,7 @@ def _check_op_types(
         _log.warning("op_config: the model has no node of the type %s", op_type)
 
 
-def _is_there(
-    name: str, facts: Mapping[str, NodeFacts], source: onnx.ModelProto
-) -> bool:
+def _is_there(name: str, facts: Mapping[str, NodeFacts], source: onnx.ModelProto) -> bool:
     if name in facts:
         return True
     if name not in {node.name for node in source.graph.node}:

@@ -80,10 +80,10 @@ class Search:
                 for number, method in enumerate(methods):
                     on = self._nodes({root: self.stats.range(root, method)})
                     totals[root][number] += self._score(index, on, metric)
-        chosen = {
-            root: methods[min(range(len(methods)), key=lambda i, s=sums: badness(metric, s[i]))]
-            for root, sums in totals.items()
-        }
+        chosen = {}
+        for root, sums in totals.items():
+            worst = [badness(metric, total) for total in sums]
+            chosen[root] = methods[worst.index(min(worst))]
         for root, method in chosen.items():
             _log.info("calibration: %s gets %s", root, method.label)
         ranges = {root: self.stats.range(root, method) for root, method in chosen.items()}

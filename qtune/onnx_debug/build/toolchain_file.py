@@ -82,10 +82,10 @@ _REFUSED = {
         "remove_node_type": "cut the model with output_nodes, or before",
         "remove_node_name": "cut the model with output_nodes, or before",
     },
-    "input_parameters": {
-        name: "normalize the calibration data, or put the normalization into the model"
-        for name in ("mean_value", "scale_value", "std_value", "norm_type")
-    },
+    "input_parameters": dict.fromkeys(
+        ("mean_value", "scale_value", "std_value", "norm_type"),
+        "normalize the calibration data, or put the normalization into the model",
+    ),
     "calibration_parameters": {},
     "compiler_parameters": {},
 }

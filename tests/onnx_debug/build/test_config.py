@@ -69,7 +69,10 @@ def test_methods_multiply_with_their_options() -> None:
     [
         ({"modelconfig": {}}, "quant_config: no key 'modelconfig'; close matches: model_config"),
         ({"op_config": {"Convv": {"qtype": "int8"}}}, "no operator type 'Convv'; close.*Conv"),
-        ({"op_config": {"Conv": {"qtype": "int4"}}}, "op_config: Conv: qtype: expected one of int8"),
+        (
+            {"op_config": {"Conv": {"qtype": "int4"}}},
+            "op_config: Conv: qtype: expected one of int8",
+        ),
         ({"node_config": {"steem": {"qtype": "int8"}}}, "no node 'steem'; close matches: stem"),
         ({"node_config": {"stem": {"input2": "int8"}}}, "stem: input2 has no scale"),
         ({"node_config": {"stem": {"input0": "float32"}}}, "input0 can't be float32 alone"),

@@ -60,7 +60,8 @@ def test_all_files_of_a_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(module[0].feed({"x": x})["y"], want)
     assert load_calibrated("out/net_calibrated_model.onnx").names("weight")
     info = json.loads(Path("out/net_quant_info.json").read_text())
-    assert info["march"] == "nash-e" and info["calibration"]["method"] == "max"
+    assert info["march"] == "nash-e"
+    assert info["calibration"]["method"] == "max"
     assert build(source, data="out/calibration_data").calibrated == result.calibrated
 
 
@@ -87,7 +88,8 @@ def test_node_info_has_a_row_for_every_node(tmp_path: Path) -> None:
     threshold = load_calibrated(result.calibrated).calibrations["x_HzCalibration"].threshold
     assert float(by_name["stem"]["Threshold"]) == pytest.approx(threshold, rel=1e-5)  # six digits
     cosines = [float(row["Calibrated Cosine"]) for row in rows]
-    assert min(cosines) > 0.99 and max(cosines) < 1
+    assert min(cosines) > 0.99
+    assert max(cosines) < 1
 
 
 def test_int16_by_node_reaches_the_integers() -> None:
@@ -170,7 +172,8 @@ def test_each_tensor_may_have_a_method_of_its_own() -> None:
     result = build(classifier(), data, quant_config=config)
     method = result.info["calibration"]["method"]
     chosen = {method} if isinstance(method, str) else set(method.values())
-    assert chosen <= {"kl", "max"} and result.info["calibration"]["chosen_by"] == "layerwise_search"
+    assert chosen <= {"kl", "max"}
+    assert result.info["calibration"]["chosen_by"] == "layerwise_search"
 
 
 def test_bias_correction_takes_the_mean_error_off_the_bias() -> None:
@@ -182,7 +185,9 @@ def test_bias_correction_takes_the_mean_error_off_the_bias() -> None:
     )
     data = [np.full((1, 2, 4, 4), 0.3, np.float32)]
     data[0][0, 0, 0, 0] = 10.0
-    config = {"model_config": {**MAX["model_config"], "weight": {"bias_correction": {"metric": "mse"}}}}
+    config = {
+        "model_config": {**MAX["model_config"], "weight": {"bias_correction": {"metric": "mse"}}}
+    }
     plain, better = (build(source, data, quant_config=c) for c in (MAX, config))
     assert better.info["bias_corrected"] == ["conv"]
     node = next(n for n in better.calibrated.graph.node if n.name == "conv")
@@ -261,7 +266,8 @@ def test_check_model_writes_nothing_and_says_what_runs_where(
     monkeypatch.chdir(tmp_path)
     result = check_model(classifier(batch="n"), "nash-m", {"x": {"input_shape": [2, 3, 8, 8]}})
     assert list(tmp_path.iterdir()) == []
-    assert result.march.value == "nash-m" and "march: nash-m" in capsys.readouterr().out
+    assert result.march.value == "nash-m"
+    assert "march: nash-m" in capsys.readouterr().out
 
 
 def test_nash_is_nash_e() -> None:
@@ -291,7 +297,11 @@ def test_a_model_with_operators_of_no_form_is_refused_with_all_names() -> None:
 
 def test_values_that_become_infinite_name_the_tensor(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    nodes = [make("Exp", ["x"], ["e"]), make("Sigmoid", ["e"], ["s"]), make("Conv", ["s", "w"], ["y"])]
+    nodes = [
+        make("Exp", ["x"], ["e"]),
+        make("Sigmoid", ["e"], ["s"]),
+        make("Conv", ["s", "w"], ["y"]),
+    ]
     source = model(nodes, {"x": [1, 1, 2, 2]}, {"y": [1, 1, 2, 2]}, {"w": weights(1, 1, 1, 1)})
     with pytest.raises(ArgumentError, match="the tensor 'e' becomes NaN or infinite"):
         build(source, [np.full((1, 1, 2, 2), 1000, np.float32)])

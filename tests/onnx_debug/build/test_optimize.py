@@ -107,7 +107,9 @@ def test_a_batch_norm_of_a_tensor_that_others_read_stays() -> None:
 
 def test_free_sizes_are_given_or_named() -> None:
     nodes = [make("Conv", ["x", "w"], ["y"])]
-    source = model(nodes, {"x": ["n", 3, "h", "w"]}, {"y": ["n", 3, "i", "j"]}, {"w": weights(3, 3, 3, 3)})
+    source = model(
+        nodes, {"x": ["n", 3, "h", "w"]}, {"y": ["n", 3, "i", "j"]}, {"w": weights(3, 3, 3, 3)}
+    )
     with pytest.raises(ArgumentError, match=r"input 'x'.*\[any, 3, any, any\].*input_dict"):
         optimized(source)
     made = optimized(source, {"x": [2, 3, 6, 5]})

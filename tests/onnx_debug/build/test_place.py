@@ -40,7 +40,8 @@ def test_thresholds_are_the_largest_magnitudes_and_scales_that_by_127_and_a_half
     data[1][0, 2, 3, 4] = -7.5
     made = load_calibrated(insert_calibration(classifier(), data))
     x = made.calibrations["x_HzCalibration"]
-    assert x.thresholds.tolist() == [7.5] and x.axis == -1
+    assert x.thresholds.tolist() == [7.5]
+    assert x.axis == -1
     np.testing.assert_array_equal(x.scales, np.float32([7.5]) / np.float32(127.5))
     w = made.calibrations["w1_HzCalibration"]
     absmax = np.abs(weights(4, 4, 3, 3, seed=3)).max(axis=(1, 2, 3))
@@ -163,7 +164,9 @@ def test_an_inner_output_of_the_model_keeps_its_name_on_its_grid() -> None:
 def test_a_channel_of_zeros_has_the_scale_of_an_empty_range() -> None:
     w = weights(3, 3, 1, 1)
     w[1] = 0
-    source = model([make("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 4, 4]}, {"y": [1, 3, 4, 4]}, {"w": w})
+    source = model(
+        [make("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 4, 4]}, {"y": [1, 3, 4, 4]}, {"w": w}
+    )
     proto = insert_calibration(source, items(1, 3, 4, 4))
     scales = load_calibrated(proto).calibrations["w_HzCalibration"].scales
     assert scales[1] == np.float32(2.0**-23)
