@@ -116,27 +116,40 @@ def peer(plain: onnx.ModelProto, x: Any, units: Callable[[], list[float]]) -> fl
     return statistics.median(ratios)
 
 
-def memory() -> None:
-    """Of this process: peak MB before and after the analysis of one item."""
-    plain, x = resnet18(width=WIDE), item()
-    model = load_calibrated(calibrated(plain, x))
-    weights = sum(np.prod(t.dims) * 4 for t in plain.graph.initializer) / 1e6
-    before = _peak()
-    analyse(Runner(model, CalibrationDataSet([x], model.inputs)), "node", 1)
-    after = _peak()
-    print(f"{weights:.0f} MB of weights: peak {before:.0f} MB before, {after:.0f} MB after")
+def memory(path: str) -> None:
+    """Of this process: MB with the model loaded, and the peaks before and after the analysis."""
+    model = load_calibrated(path)
+    weights = sum(np.prod(t.dims) * 4 for t in model.proto.graph.initializer) / 1e6
+    held, before = _resident(), _peak()
+    analyse(Runner(model, CalibrationDataSet([item()], model.inputs)), "node", 1)
+    print(
+        f"{weights:.0f} MB of weights: {held:.0f} MB with the model loaded (peak {before:.0f} MB), "
+        f"peak of the analysis {_peak():.0f} MB, {_resident():.0f} MB at its end"
+    )
 
 
 def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
+def _resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def measure_memory() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/wide.onnx"
+        onnx.save(calibrated(resnet18(width=WIDE), item()), path)
+        subprocess.run([sys.executable, __file__, MEMORY, path], check=True)
+
+
 def main() -> None:
     if MEMORY in sys.argv:
-        memory()
+        memory(sys.argv[-1])
         return
     measure(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
-    subprocess.run([sys.executable, __file__, MEMORY], check=True)
+    measure_memory()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,11 @@ def rows(name: str, subject: Subject) -> None:
     plain: Outputs | None = None
     for label, config in CONFIGS.items():
         stages = OnnxStages(
-            weights.path(subject.model), calibration, march="nash-e", quant_config=config, name=name
+            weights.model(subject.model),
+            calibration,
+            march="nash-e",
+            quant_config=config,
+            name=name,
         )
         if plain is None:
             plain = outputs(stages.float, items)

@@ -45,7 +45,9 @@ def outputs(model: Any, items: Sequence[Array]) -> Outputs:
 
 def sqnr_db(expected: Outputs, got: Outputs) -> float:
     """``10 log10(sum x^2 / sum (x - y)^2)`` over all items."""
-    x, y = (np.concatenate([a.ravel() for a in part]).astype(np.float64) for part in (expected, got))
+    x, y = (
+        np.concatenate([a.ravel() for a in part]).astype(np.float64) for part in (expected, got)
+    )
     return float(10 * np.log10((x**2).sum() / max(((x - y) ** 2).sum(), 1e-30)))
 
 

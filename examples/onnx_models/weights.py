@@ -6,6 +6,8 @@ import json
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
+import onnx
+
 _FILES = {
     "direction": ("rapidocr-onnxruntime", "ch_ppocr_mobile_v2.0_cls_infer.onnx"),
     "detector": ("rapidocr-onnxruntime", "ch_PP-OCRv4_det_infer.onnx"),
@@ -29,6 +31,15 @@ def path(name: str) -> Path:
         f"{ending} of the package {package} is missing; "
         "pip install --no-deps -r examples/models.txt"
     )
+
+
+def model(name: str) -> Path | onnx.ModelProto:
+    """What to build; the batch of the file type net, with which it computes, is set to 1."""
+    if name != "file_types":
+        return path(name)
+    proto = onnx.load(path(name))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    return proto
 
 
 def file_type_labels() -> list[str]:

@@ -13,6 +13,8 @@ from qtune.arith.quantize import dequantize
 from qtune.bpu.advice import Violation, float16_ops, is_float16_value
 from qtune.bpu.annotate import annotate
 from qtune.bpu.context import STAYS_FLOAT, Conversion, Note
+from qtune.bpu.values import dtype_of as _dtype
+from qtune.bpu.values import shape_of as _shape
 from qtune.dtype import float16, quant_dtype
 from qtune.errors import ConvertError, MarchError
 from qtune.hbir.attributes import node_attributes
@@ -352,18 +354,6 @@ def _is_requantized_input(node: ir.Node) -> bool:
 
 def _op(node: ir.Node) -> str:
     return node.metadata_props.get(META_OP, node.name or node.op_type)
-
-
-def _dtype(value: ir.Value) -> ir.DataType:
-    if value.dtype is None:
-        raise ConvertError(f"{value.name}: the value has no dtype; export the model again")
-    return value.dtype
-
-
-def _shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    if value is None or value.shape is None or not value.shape.is_static():
-        return None
-    return tuple(value.shape.numpy())
 
 
 def _outside(value: ir.Value, copy: ir.Value) -> Operand:

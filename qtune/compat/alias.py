@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from qtune.compat.names import find, missing, names_of, nearest_in, target_of
-from qtune.compat.roots import LEFT_OUT, ROOTS, TOPS, TORCH_ROOTS, Root
+from qtune.compat.roots import LEFT_OUT, ROOTS, TORCH_ROOTS, Root
 
 
 class AliasModule(ModuleType):

@@ -19,7 +19,7 @@ PREFER = "QTUNE_COMPAT_PREFER"
 """Environment variable: who wins where a real toolchain is installed."""
 CHOICES = ("qtune", "installed")
 ACTIVE = "QTUNE_COMPAT"
-"""Environment variable: set while the aliases are installed, so that child processes do the same."""
+"""Environment variable: set while the aliases are installed, for child processes to do the same."""
 _PATH = "PYTHONPATH"
 _CHILD = Path(__file__).parent / "child"
 """Holds the ``sitecustomize`` of child processes."""
@@ -87,7 +87,7 @@ def uninstall() -> None:
     found = finder()
     if found is None:
         return
-    sys.meta_path.remove(found)  # type: ignore[arg-type]
+    sys.meta_path.remove(found)
     forget_aliases()
     for undo in reversed(found.undo):
         undo()

@@ -1,4 +1,4 @@
-"""Which names of the toolchain a script uses, and which of them qtune has. The script is not run."""
+"""Which names of the toolchain a script uses, and which qtune has; the script is not run."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ TOPS: tuple[str, ...] = tuple(name for name in ROOTS if "." not in name)
 """The top-level packages."""
 
 TORCH_NAMES = ("QuantStub", "DeQuantStub", "FloatFunctional", "fuse_modules")
-"""What scripts take from torch; torch's own stand where it has them, else ``qtune.quantization``'s."""
+"""What scripts take from torch; torch's own where it has them, else ``qtune.quantization``'s."""
 
 TORCH_ROOTS: Mapping[str, Root] = MappingProxyType(
     {
@@ -109,12 +109,18 @@ LEFT_OUT: Mapping[str, tuple[str, str]] = MappingProxyType(
         "get_compat_templates": ("qconfig_setter.QconfigSetter", _TEMPLATE),
         "AdaRound": ("_LearnableFakeQuantize", "no document describes it; LSQ learns scales, too"),
         "DynamicFakeQuantize": ("FakeQuantize", "scales are fixed when a model is converted"),
-        "find_bad_case": ("QuantAnalysis.auto_find_bad_case", "its arguments are in no public text"),
+        "find_bad_case": (
+            "QuantAnalysis.auto_find_bad_case",
+            "its arguments are in no public text",
+        ),
         "profile_module_constraints": ("check_model", "its arguments are in no public text"),
         "plot_opinfo": ("QuantAnalysis.compare_per_layer", "its page has the distributions"),
         "plot_opinfo_bar3d": ("QuantAnalysis.compare_per_layer", "its page has the distributions"),
         "export_quantized_onnx": ("hbdk4.export", "a .bc file is ONNX, and runs"),
-        "ConsistencyAnalyzer": ("QuantAnalysis", "it compares any two stages, pre_export to convert"),
+        "ConsistencyAnalyzer": (
+            "QuantAnalysis",
+            "it compares any two stages, pre_export to convert",
+        ),
         "HbmServerSession": ("hbdk4.compiler.Hbm", _BOARD),
         "InferenceEngine": ("hbdk4.compiler.Hbm", _BOARD),
         "QatBcEditor": ("Module.precision_config", "edit ids differ; choose operators by name"),

@@ -61,8 +61,8 @@ def plot_acc_error(
     all items of the data. ``average_mode``: value n is the mean of the first n
     (``[1, .9, .9, .8]`` gives ``[1, .95, .933, .9]``).
 
-    Writes ``<save_dir>/accumulated_error.png``. Raises ``ArgumentError``. Source: onnx_debugger,
-    "plot_acc_error".
+    Writes ``<save_dir>/accumulated_error.png``, also over an earlier one. Raises
+    ``ArgumentError``. Source: onnx_debugger, "plot_acc_error".
     """
     chosen = metric_of(metric)
     if (quantize_node is None) == (non_quantize_node is None):

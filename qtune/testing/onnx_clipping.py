@@ -10,6 +10,7 @@ import onnx
 
 from qtune.arith.quantize import in_range
 from qtune.dtype import quant_dtype
+from qtune.hbir.onnx_import.pairs import QUANTIZERS
 from qtune.onnx_debug.calibrated import WEIGHT, CalibratedModel, CalibrationNode
 from qtune.onnx_debug.data import CalibrationDataSet
 from qtune.onnx_debug.runner import Runner
@@ -19,6 +20,10 @@ from qtune.testing.clipping import Tally
 from qtune.testing.onnx_ports import dtype_of
 
 Array = np.ndarray[Any, Any]
+_CLIPPED = 1.05
+"""Values beyond so many thresholds are clipped rather than rounded."""
+_CLIPPED_SHARE = 0.01
+"""The same of a grid that may lie on one side of 0, by the share that it clips."""
 
 
 def onnx_clipping(
@@ -42,6 +47,23 @@ def onnx_clipping(
             for item in by_tensor[tensor]:
                 _count(found[item.name], values, item, wiring)
     return found
+
+
+def reach_text(item: CalibrationNode, tally: Tally) -> str:
+    """How far values go, beside how far the grid does (that of a QDQ pair may lie on one side)."""
+    covered = f"covers {item.threshold:.4g}, these" if _is_symmetric(item) else "is too small: its"
+    return f"{item.name} {covered} inputs reach {tally.reach:.4g}"
+
+
+def is_clipped(item: CalibrationNode, tally: Tally) -> bool:
+    """Whether a larger range helps more than a finer one."""
+    if _is_symmetric(item):
+        return tally.reach > _CLIPPED * item.threshold
+    return tally.share > _CLIPPED_SHARE
+
+
+def _is_symmetric(item: CalibrationNode) -> bool:
+    return item.nodes[0].op_type not in QUANTIZERS
 
 
 def _count(tally: Tally, values: Array, item: CalibrationNode, wiring: Wiring) -> None:

@@ -22,13 +22,16 @@ def onnx_dtypes(model: OnnxModel) -> list[ModelPort]:
     """
     held = model.calibrated
     ports = calibration_ports(held)
-    results = dict(_results(model.hbir))
+    groups, results = model.hbir[0].groups(), dict(_results(model.hbir))
     found = []
     for node in held.nodes:
         for kind, name in ((k, ports[n, k]) for n, k in ports if n == node.name and k != OUTPUT):
             found.append(ModelPort(node.name, kind, dtype_of(held.calibrations[name]), None))
-        if node.name in results:
-            found.append(ModelPort(node.name, OUTPUT, results[node.name], None))
+        grid = ports.get((groups.get(node.name, node.name), OUTPUT))
+        # the codes of a pair with a zero point are carried in a wider dtype
+        dtype = results.get(node.name) if grid is None else dtype_of(held.calibrations[grid])
+        if dtype is not None:
+            found.append(ModelPort(node.name, OUTPUT, dtype, None))
     return found
 
 

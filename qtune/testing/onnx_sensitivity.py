@@ -15,14 +15,12 @@ from qtune.onnx_debug.sensitivity import outputs_of, sensitivities
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.testing.clipping import Tally
 from qtune.testing.limits import Limit
-from qtune.testing.onnx_clipping import onnx_clipping
+from qtune.testing.onnx_clipping import is_clipped, onnx_clipping, reach_text
 from qtune.testing.onnx_model import OnnxModel
 from qtune.testing.onnx_ports import dtype_of, users_of
 from qtune.testing.result import LayerResult
 from qtune.testing.running import debug_data
 
-_CLIPPED = 1.05
-"""Values beyond so many thresholds are clipped rather than rounded."""
 _MOST_USERS = 4
 _LONG = "-similarity"  # leaves no room for the name of a node in 80 columns
 
@@ -104,10 +102,10 @@ def _layer(item: CalibrationNode, value: float, tally: Tally, limit: Limit) -> L
 
 def _advice(item: CalibrationNode, tally: Tally) -> str:
     """A larger range where values are clipped, more bits where they are rounded."""
-    if tally.reach > _CLIPPED * item.threshold:
+    if is_clipped(item, tally):
         return (
-            f"{item.name} covers {item.threshold:.4g}, these inputs reach {tally.reach:.4g}: "
-            "calibrate with data like these, or choose a calibration_type that covers more (max)."
+            f"{reach_text(item, tally)}: calibrate with data like these, or choose a "
+            "calibration_type that covers more (max)."
         )
     entries = ", ".join(f'"{name}": {{"qtype": "int16"}}' for name in item.users[:_MOST_USERS])
     return (

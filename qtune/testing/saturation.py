@@ -18,7 +18,7 @@ from qtune.testing.codes import code_shares
 from qtune.testing.limits import shortest, telling
 from qtune.testing.model_ports import scale_of
 from qtune.testing.names import patterns_of, ports_of
-from qtune.testing.onnx_clipping import onnx_clipping
+from qtune.testing.onnx_clipping import onnx_clipping, reach_text
 from qtune.testing.onnx_model import OnnxModel, as_model, stage_error
 from qtune.testing.onnx_ports import by_calibration, dtype_of, users_of
 from qtune.testing.origin import Origin, origin_of
@@ -153,10 +153,9 @@ def _of_calibrations(
         layer = _layer(item.name, tally.share, bound, tally.shape, dtype_of(item), scale, found)
         layers.append(replace(layer, source=users_of(item)))
     worst = max(chosen, key=lambda item: tallies[item.name].share)
-    reach = tallies[worst.name].reach
     return layers, (
-        f"{worst.name} covers {worst.threshold:.4g}, these inputs reach {reach:.4g}. Calibrate "
-        "with data like these, or choose a calibration_type that covers more (max)."
+        f"{reach_text(worst, tallies[worst.name])}. Calibrate with data like these, or choose a "
+        "calibration_type that covers more (max)."
     )
 
 

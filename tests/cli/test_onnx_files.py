@@ -105,7 +105,7 @@ def test_a_calibrated_file_needs_its_data_as_inputs_only(files: Path, run: Run) 
         ("compare gone.onnx quantized.bc --data holdout", "MODEL: there is no file gone.onnx"),
         (
             "check model.onnx --data holdout --march nash-e",
-            "MODEL: model.onnx is an ONNX file; this",
+            "MODEL: model.onnx is an ONNX file",
         ),
         (
             "init model.onnx --data holdout --march nash-e --qconfig nets:make",

@@ -174,7 +174,8 @@ def test_nothing_changes_where_there_is_a_gpu(
 
 def test_a_child_process_has_the_names_and_its_own_sitecustomize(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.OWN = True\n")
-    code = "import horizon_plugin_pytorch as h, sys; print(h.March.NASH_E, OWN, 'torch' in sys.modules)"
+    head = "import horizon_plugin_pytorch as h, sys; "
+    code = f"{head}print(h.March.NASH_E, OWN, 'torch' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with install():
         environment["PYTHONPATH"] = f"{os.environ['PYTHONPATH'].split(':')[0]}:{tmp_path}"

@@ -26,7 +26,10 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def roots_table() -> str:
     rows = [
-        (f"`{root.alias}`", f"`{root.target}`" + (f" ({', '.join(root.only)})" if root.only else ""))
+        (
+            f"`{root.alias}`",
+            f"`{root.target}`" + (f" ({', '.join(root.only)})" if root.only else ""),
+        )
         for root in ROOTS.values()
         if root.target
     ]

@@ -50,7 +50,9 @@ def test_the_ini_key_says_true_or_false(value: str, project: pytest.Pytester) ->
         result.assert_outcomes(passed=2)
         return
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    expected = "*is not legal; give true or false" if value == "maybe" else "*horizon_plugin_pytorch*"
+    expected = (
+        "*is not legal; give true or false" if value == "maybe" else "*horizon_plugin_pytorch*"
+    )
     result.stderr.fnmatch_lines([expected])
 
 

@@ -1,4 +1,4 @@
-"""``qtune compat-report``: which names a script takes from the toolchain, found without running it."""
+"""``qtune compat-report``: which toolchain names a script uses, found without running it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qtune.cli import main
 from qtune.compat.report import CompatReport, compat_report
 from qtune.errors import ArgumentError
 
-GOOD = '''
+GOOD = """
 import importlib
 import torch
 import horizon_nn.debug as dbg
@@ -39,7 +39,7 @@ class C:
 
     def g(self):
         return qconfig.get_default_qconfig()
-'''
+"""
 
 
 def report_of(tmp_path: Path, text: str) -> CompatReport:

@@ -18,7 +18,11 @@ def both(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], .
     """The same arguments under plain python, and under compat."""
     return tuple(
         subprocess.run(
-            [sys.executable, *before, *words], cwd=folder, capture_output=True, text=True, check=False
+            [sys.executable, *before, *words],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         for before in ([], ["-m", "qtune.compat"])
     )

@@ -78,7 +78,7 @@ def commands(page: Path) -> Iterator[list[str]]:
             continue
         lines += re.findall(r"(?:^|[\s'])((?:qtune|pytest) [^'\n]*)", block, re.M)
     for line in lines:
-        if re.match(r"qtune [a-z-]+(?: |$)|pytest (?:-|\w)", line):
+        if re.match(r"qtune [a-z][a-z-]+(?: |$)|pytest (?:-|\w)", line):
             yield shlex.split(line.replace("<", "").replace(">", ""), comments=True)
 
 

@@ -32,6 +32,7 @@ JOINED = [
         "fake_quantizers.md",
         "observers.md",
         "older-tools.md",
+        "onnx-debugger.md",
         "onnx.md",
         "profiler.md",
         "qconfig.md",

@@ -71,7 +71,7 @@ def test_the_options_are_those_of_the_plugin(reference: ModuleType) -> None:
 
 def test_every_command_has_all_its_arguments(reference: ModuleType) -> None:
     text = reference.commands_page()
-    assert re.findall(r"^## qtune (\w+)$", text, re.M) == [c.name for c in COMMANDS]
+    assert re.findall(r"^## qtune ([\w-]+)$", text, re.M) == [c.name for c in COMMANDS]
     for command in COMMANDS:
         parser = argparse.ArgumentParser(add_help=False)
         command.add_arguments(parser)

@@ -66,7 +66,8 @@ def test_two_workers_build_once_and_the_next_run_nothing(project: pytest.Pyteste
     first.assert_outcomes(passed=4, failed=1)
     # calibrated.onnx, qat.bc and quantized.bc, and the float file is not copied
     assert "3 built" in built(first)
-    assert "0 built" in built(project.runpytest("--qtune", "--qtune-march=nash-e"))
+    again = project.runpytest("--qtune", "--qtune-march=nash-e", "-k", "layers")
+    assert "0 built" in built(again)
 
 
 def test_a_failure_and_the_reports_are_those_of_any_model(project: pytest.Pytester) -> None:
@@ -114,6 +115,4 @@ def test_mistakes_of_data_are_shown_at_their_line(project: pytest.Pytester) -> N
     (project.path / "net.qtune.toml").write_text(GATES.replace("holdout/", "gone/"))
     result = project.runpytest()
     result.assert_outcomes(failed=5, skipped=1)
-    result.stdout.fnmatch_lines(
-        ["E   net.qtune.toml:6: [[]model[]]: inputs: there is no folder gone/"]
-    )
+    result.stdout.fnmatch_lines(["E   net.qtune.toml:6: [[]model[]]: inputs: there is no folder *"])

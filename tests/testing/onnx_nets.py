@@ -1,4 +1,4 @@
-"""Small ONNX models with exact numbers: weights, inputs and scales are sums of few powers of two."""
+"""Small ONNX models; weights and scales of the chain are sums of few powers of two."""
 
 from __future__ import annotations
 

@@ -10,9 +10,22 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
 
 from qtune.errors import ArgumentError
-from qtune.testing import DirectoryStore, OnnxStages, assert_bit_exact, assert_consistency
+from qtune.testing import (
+    DirectoryStore,
+    OnnxStages,
+    assert_bit_exact,
+    assert_consistency,
+    assert_qconfig,
+    assert_scale_in,
+)
 from qtune.testing.origin import origin_of
 
 from ..onnx_debug import nets as debug_nets
@@ -148,6 +161,37 @@ def test_a_calibrated_model_is_taken_as_it_is() -> None:
     assert_consistency(stages.calibrated, stages.qat_bc, inputs=data, min_cosine=0.999999)
     assert_consistency(stages.float, stages.quantized_bc, inputs=data, min_cosine=0.99)
     assert proto.SerializeToString() == before
+
+
+class Reader(CalibrationDataReader):  # type: ignore[misc]
+    """The images, as onnxruntime's quantizer asks for them."""
+
+    def __init__(self) -> None:
+        self.items = iter([{"image": image} for image in IMAGES])
+
+    def get_next(self) -> Any:
+        return next(self.items, None)
+
+
+@pytest.mark.parametrize("activation", ["QInt8", "QUInt8"])
+def test_qdq_files_of_onnxruntime_are_calibrated_models(tmp_path: Path, activation: str) -> None:
+    source, target = tmp_path / "net.onnx", tmp_path / "qdq.onnx"
+    onnx.save(made().optimized.proto, source)
+    quantize_static(
+        source,
+        target,
+        Reader(),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType[activation],
+        per_channel=True,
+    )
+    stages = OnnxStages(target, march="nash-e")
+    assert (stages.float.kind, stages.calibrated.path) == ("float", str(target))
+    assert_consistency(stages.calibrated, stages.qat_bc, inputs=IMAGES, min_cosine=0.99999)
+    assert_consistency(source, stages.quantized_bc, inputs=IMAGES, min_cosine=0.99)
+    assert_consistency(stages.qat_bc, stages.quantized_bc, inputs=IMAGES, max_qscale_diff=1)
+    assert_qconfig(stages.calibrated, dtypes={"conv": "qint8", "head weight": "qint8"})
+    assert len(assert_scale_in(stages.calibrated, high=1).layers) == 5  # image, w, r, v, map
 
 
 def test_sizes_that_the_model_leaves_open_are_those_of_the_data() -> None:

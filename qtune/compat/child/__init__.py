@@ -1,1 +1,1 @@
-"""The folder that child processes have in PYTHONPATH; its ``sitecustomize`` installs the aliases."""
+"""The folder in the PYTHONPATH of child processes; its ``sitecustomize`` installs the aliases."""

@@ -82,8 +82,9 @@ def node_infos(
     calibrated: dict[str, list[float]] = defaultdict(list)
     integer: dict[str, list[float]] = defaultdict(list)
     types: dict[str, str] = {}
+    runner = Runner(model, data)
     for index in range(min(ITEMS, len(data))):
-        _compare(model, quantized, data, index, calibrated, integer, types)
+        _compare(runner, quantized, index, calibrated, integer, types)
     return [
         NodeInfo(
             node.name,
@@ -112,33 +113,31 @@ def output_cosines(
 ) -> dict[str, dict[str, float]]:
     """Cosine of each float output, of the calibrated and of the integer model; warns below 0.8."""
     runner = Runner(model, data)
-    sums: dict[str, dict[str, list[float]]] = {}
+    sums: dict[tuple[str, str], list[float]] = defaultdict(list)
     for index in range(min(ITEMS, len(data))):
         given = runner.values(index)
-        stages = {
-            "calibrated": runner.values(index, model.calibrations),
-            "quantized": quantized[0].feed(data[index]),
-        }
-        for name, array in given.items():
-            if array.dtype.kind == "f":
-                rows = sums.setdefault(name, {stage: [] for stage in stages})
-                for stage, got in stages.items():
-                    rows[stage].append(score(DEFAULT, array, got[name]))
-    found = {n: {s: float(np.mean(v)) for s, v in rows.items()} for n, rows in sums.items()}
-    for name, row in found.items():
-        for stage, value in row.items():
-            if not value >= OBVIOUS_LOSS:
-                _log.warning(
-                    "output %s: the cosine similarity of the %s model is %.4f, below %.1f: the "
-                    "accuracy is obviously lost", name, stage, value, OBVIOUS_LOSS,
-                )  # fmt: skip
-    return found
+        floats = [name for name, array in given.items() if array.dtype.kind == "f"]
+        calibrated = runner.values(index, model.calibrations)
+        for stage, got in (
+            ("calibrated", calibrated),
+            ("quantized", quantized[0].feed(data[index])),
+        ):
+            for name in floats:
+                sums[name, stage].append(score(DEFAULT, given[name], got[name]))
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for (name, stage), values in sums.items():
+        value = found[name][stage] = float(np.mean(values))
+        if not value >= OBVIOUS_LOSS:
+            text = (
+                "output %s: the cosine similarity of the %s model is %.4f, below %.1f: the accuracy"
+            )
+            _log.warning(f"{text} is obviously lost", name, stage, value, OBVIOUS_LOSS)
+    return dict(found)
 
 
 def _compare(
-    model: CalibratedModel,
+    runner: Runner,
     quantized: HbirModule,
-    data: CalibrationDataSet,
     index: int,
     calibrated: dict[str, list[float]],
     integer: dict[str, list[float]],
@@ -151,10 +150,11 @@ def _compare(
         results[name] = result.values.numpy().copy()
         types[name] = _TYPES.get(result.dtype, result.dtype.removeprefix("torch."))
 
-    quantized[0].run(data[index], observe=note)
+    model = runner.model
+    quantized[0].run(runner.data[index], observe=note)
     makers = {node.outputs[0]: node.name for node in model.nodes if node.outputs}
     wanted = list(makers)
-    for tensor, given, got in Runner(model, data).stream(index, model.calibrations, wanted):
+    for tensor, given, got in runner.stream(index, model.calibrations, wanted):
         if given.dtype.kind != "f" or not given.size:
             continue
         name = makers[tensor]

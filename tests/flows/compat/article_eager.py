@@ -118,7 +118,9 @@ def train_detector(model, lr=1e-3):
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr)
     for batch in batches:
         optimizer.zero_grad()
-        sum(model.bbox_head.loss_xy(found, torch.zeros_like(found)) for found in model(batch)).backward()
+        sum(
+            model.bbox_head.loss_xy(found, torch.zeros_like(found)) for found in model(batch)
+        ).backward()
         optimizer.step()
 
 

@@ -67,9 +67,7 @@ to_calibrate.qconfig = horizon.quantization.get_default_qconfig(
 )
 calib_model = prepare_qat_fx(to_calibrate).to(device)
 calib_model.eval()
-horizon.quantization.set_fake_quantize(
-    calib_model, horizon.quantization.FakeQuantState.CALIBRATION
-)
+horizon.quantization.set_fake_quantize(calib_model, horizon.quantization.FakeQuantState.CALIBRATION)
 with torch.no_grad():
     for batch, _ in loader:
         calib_model(batch.to(device))
@@ -114,4 +112,6 @@ for _ in range(2):
 
 quantized_model = convert_fx(qat_model.eval()).to(device)
 quantized_accuracy = evaluate(quantized_model)
-print(f"float {float_accuracy:.3f} calibrated {calib_accuracy:.3f} quantized {quantized_accuracy:.3f}")
+print(
+    f"float {float_accuracy:.3f} calibrated {calib_accuracy:.3f} quantized {quantized_accuracy:.3f}"
+)

@@ -71,9 +71,7 @@ node_message = dbg.get_sensitivity_of_nodes(
     verbose=True,
     interested_nodes=None,
 )
-weights = dbg.get_sensitivity_of_nodes(
-    calibrated, "mse", "./calibration_data/", node_type="weight"
-)
+weights = dbg.get_sensitivity_of_nodes(calibrated, "mse", "./calibration_data/", node_type="weight")
 activations = debugger.get_sensitivity_of_nodes(
     calibrated, "mse", "./calibration_data/", node_type="activation"
 )

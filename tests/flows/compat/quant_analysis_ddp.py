@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -130,7 +131,7 @@ def main():
     parser.add_argument("--num_workers", type=int, default=0)
     parser.add_argument("--output_dir", type=str, default="./quant_analysis_output")
     args = parser.parse_args()
-    os.makedirs(args.output_dir, exist_ok=True)
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     write_checkpoints(args.output_dir)
     world_size = args.nnodes * args.nproc_per_node
     if args.node_rank == 0:

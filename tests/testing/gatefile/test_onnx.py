@@ -170,7 +170,7 @@ def test_mistakes_name_their_line(folder: Path, text: str, expected: str) -> Non
         (('"model.onnx"', '"gone.onnx"'), ":2: [model]: onnx: there is no file gone.onnx"),
         (
             ('"model.onnx"', '"task.py"'),
-            ":2: [model]: onnx: task.py: OnnxStages: model: a path mus",
+            ":2: [model]: onnx: task.py: OnnxStages: model: a path m",
         ),
         (('"holdout"', '"gone"'), ":5: [model]: inputs: there is no folder gone"),
         (('"calibration_data/"', '"gone/"'), ":4: [model]: calibration: there is no folder gone/"),
