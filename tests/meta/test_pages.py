@@ -109,7 +109,7 @@ def test_options_of_the_plugin_in_the_text_exist(page: Path) -> None:
     assert found <= FLAGS | {"--qtune-"}
     keys = set(re.findall(r"`(qtune_\w+) ?=?`", page.read_text(encoding="utf-8")))
     ini = {option.ini_name for option in options.OPTIONS if option.ini}
-    names = {"qtune_stages", "qtune_baseline", "qtune_slow"}
+    names = {"qtune_stages", "qtune_onnx_stages", "qtune_baseline", "qtune_slow"}
     files = {f"qtune_{c.name}" for c in COMMANDS}
     assert keys <= ini | names | files
 
