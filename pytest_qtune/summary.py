@@ -11,6 +11,8 @@ Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 OK, FAIL, CAUGHT = "ok", "FAIL", "caught"
 """How a check ended: well; it failed and its test with it; it failed, which its test expected."""
 _SURROUNDINGS = ("torch", "cpu_capability", "integer_kernels", "qat_mode")
+_WITHOUT_MODEL = ("close", "fuzz")
+"""Checks of values and of operators: what they name is no model."""
 _ORDER = {FAIL: 0, CAUGHT: 1, OK: 2}
 
 
@@ -66,7 +68,7 @@ def totals(
     marks = [mark(test, result) for test, result in pairs(listed)]
     return {
         "checks": len(marks),
-        "models": len({result["model"] for _, result in pairs(listed)}),
+        "models": len({r["model"] for _, r in pairs(listed) if r["check"] not in _WITHOUT_MODEL}),
         "failed": marks.count(FAIL),
         "caught": marks.count(CAUGHT),
         "errors": sum(not test["results"] for test in listed),

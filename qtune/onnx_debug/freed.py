@@ -163,12 +163,8 @@ def _given_back(model: CalibratedModel, nodes: Sequence[str], qtype: str) -> lis
 
 
 def widened(item: CalibrationNode) -> CalibrationNode:
-    """``item`` with 16 bits: the same thresholds ``T``, scales ``T / 32767.5``.
-
-    Of a QuantizeLinear twice its thresholds: with a zero point its codes reach as far on one side.
-    """
-    is_own = hz_calibration.is_calibration(item.nodes[0])
-    thresholds = item.thresholds * np.float32(1 if is_own else 2)
+    """``item`` with 16 bits: the same thresholds ``T``, scales ``T / 32767.5``."""
+    thresholds = item.thresholds
     scales = (thresholds / np.float32((2**_WIDE - 1) / 2)).astype(np.float32)
     held = Calibration(scales, thresholds, _WIDE, item.axis)
     node = hz_calibration.make_node(item.name, item.source, item.output, held)

@@ -115,8 +115,8 @@ def _calibration(
 def _from_pair(
     name: str, pair: Pair, constants: Collection[str], users: Mapping[str, tuple[str, ...]]
 ) -> CalibrationNode:
-    """Standard nodes as a calibration node; the threshold is ``scale * 2**(bits-1)``."""
-    thresholds = (pair.scales * np.float32(1 << (pair.bits - 1))).astype(np.float32)
+    """Standard nodes as a calibration node."""
+    thresholds = pair.thresholds
     hz_calibration.check(name, Calibration(pair.scales, thresholds, pair.bits, pair.axis))
     nodes = (pair.dequantize,) if pair.quantize is None else (pair.quantize, pair.dequantize)
     return CalibrationNode(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from qtune.errors import ArgumentError
 from qtune.onnx_debug import load_calibrated, sensitivity_analysis
@@ -70,8 +70,11 @@ def test_int16_widens_the_activations_and_keeps_the_weights(tmp_path: Path) -> N
 
 
 def test_a_pair_with_a_zero_point_keeps_its_range_in_16_bits() -> None:
-    pairs = load_calibrated(nets_qdq.as_pairs(nets.residual()))
-    item = pairs.calibrations["r_HzCalibration"]
+    proto = nets_qdq.as_pairs(nets.residual())
+    for tensor in proto.graph.initializer:
+        if tensor.name == "r_z":
+            tensor.CopyFrom(numpy_helper.from_array(np.uint8(0), "r_z"))
+    item = load_calibrated(proto).calibrations["r_HzCalibration"]
     wide = widened(item)
     largest_code = 255  # of uint8 with the zero point 0
     assert wide.scales[0] * 32767 >= item.scales[0] * largest_code

@@ -51,8 +51,21 @@ def model_of(
     return graph_of(list(nodes), SHAPE, held, opset)
 
 
-@pytest.mark.parametrize("zero", [np.int8(-5), np.uint8(128), np.int16(3), np.uint16(700)])
-def test_a_pair_is_a_calibration_node(zero: Any) -> None:
+@pytest.mark.parametrize(
+    ("zero", "steps"),
+    [
+        (np.int8(0), 128),
+        (np.int8(-5), 132),
+        (np.int8(5), 133),
+        (np.uint8(128), 128),
+        (np.uint8(0), 255),
+        (np.int16(3), 32771),
+        (np.uint16(700), 64835),
+    ],
+)
+def test_a_pair_is_a_calibration_node_with_the_largest_magnitude_as_threshold(
+    zero: Any, steps: int
+) -> None:
     nodes = [
         quantize("x", "q", name="Q"),
         dequantize("q", "d", name="DQ"),
@@ -70,7 +83,7 @@ def test_a_pair_is_a_calibration_node(zero: Any) -> None:
     assert [node.name for node in item.nodes] == ["Q", "DQ"]
     assert (item.source, item.output, item.users) == ("x", "d", ("act",))
     assert item.scales == np.float32(0.1)
-    assert item.thresholds == np.float32(0.1) * 2 ** (bits - 1)
+    assert item.thresholds == np.float32(0.1) * np.float32(steps)
     assert not item.is_stored
     assert [node.name for node in model.nodes] == ["act"]
 

@@ -12,7 +12,8 @@ from pytest_qtune.text_columns import align
 
 
 def result(ok: bool, value: Any, bound: Any = 2.0, name: str = "x") -> dict[str, Any]:
-    return {"ok": ok, "model": "m", "metrics": {name: value}, "limits": {"x": bound}}
+    measured = {"metrics": {name: value}, "limits": {"x": bound}}
+    return {"ok": ok, "check": "consistency", "model": "m", **measured}
 
 
 def test_rank_puts_failures_first_and_the_farthest_from_the_limit_before_the_nearer() -> None:
@@ -36,14 +37,15 @@ def test_rank_of_a_limit_of_zero_is_the_value() -> None:
 
 
 def test_line_names_what_there_is() -> None:
+    of_values = {**result(True, 1.0), "check": "close", "model": "values"}  # of no model
     tests = [
         {"nodeid": "a", "outcome": "failed", "results": [result(False, 3.0), result(True, 1.0)]},
-        {"nodeid": "b", "outcome": "passed", "results": [result(False, 3.0)]},
+        {"nodeid": "b", "outcome": "passed", "results": [result(False, 3.0), of_values]},
         {"nodeid": "c", "outcome": "failed", "results": []},
     ]
     gates = [{"outcome": outcome} for outcome in ("passed", "failed", "skipped")]
     assert summary.line(summary.totals(tests, gates)) == (
-        "qtune: 3 checks on 1 model(s), 1 failed, 1 failed as their tests expect, "
+        "qtune: 4 checks on 1 model(s), 1 failed, 1 failed as their tests expect, "
         "1 test(s) failed without a check; 3 gate(s), 1 failed, 1 skipped"
     )
     assert summary.line(summary.totals([])) == "qtune: 0 checks on 0 model(s), 0 failed"

@@ -31,6 +31,8 @@ _BITS: Mapping[int, int] = {
 }
 """Element types of codes -> bits."""
 
+_UNSIGNED = (onnx.TensorProto.UINT8, onnx.TensorProto.UINT16, onnx.TensorProto.UINT4)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
@@ -38,7 +40,8 @@ class Pair:
 
     ``quantize`` is ``None`` where the file holds the codes. ``source``: the tensor that is read;
     ``output``: the one on the grid. ``scales``: float32 ``[1]`` or ``[channels]`` along ``axis``
-    (-1 for one). ``key``: equal for pairs that compute the same.
+    (-1 for one). ``lowest``, ``highest``: what the outermost codes stand for, in steps, int64 as
+    ``scales`` or ``[1]``. ``key``: equal for pairs that compute the same.
     """
 
     quantize: onnx.NodeProto | None
@@ -48,7 +51,20 @@ class Pair:
     scales: Array
     bits: int
     axis: int
+    lowest: Array
+    highest: Array
     key: tuple[Any, ...]
+
+    @property
+    def thresholds(self) -> Array:
+        """The largest magnitude on the grid, float32 as ``scales``: ``scale * 128`` of int8."""
+        steps = np.maximum(np.abs(self.lowest), np.abs(self.highest))
+        return np.asarray(self.scales * steps.astype(np.float32), dtype=np.float32)
+
+    @property
+    def starts_at_zero(self) -> bool:
+        """Whether an activation's lowest code stands for exactly 0, in all channels."""
+        return self.quantize is not None and not self.lowest.any()
 
 
 def pairs(graph: onnx.GraphProto) -> Iterator[Pair]:
@@ -177,7 +193,9 @@ def _stored(node: onnx.NodeProto, view: GraphView) -> Pair | None:
     if bits is None or grid is None:
         return None
     source, output = node.input[0], node.output[0]
-    return Pair(None, node, source, output, grid.scale, bits, grid.axis, (source, *grid.key))
+    limits = _limits(view.constants[source].data_type, bits, grid)
+    key = (source, *grid.key)
+    return Pair(None, node, source, output, grid.scale, bits, grid.axis, *limits, key)
 
 
 def _made(node: onnx.NodeProto, view: GraphView) -> Pair | None:
@@ -194,7 +212,15 @@ def _made(node: onnx.NodeProto, view: GraphView) -> Pair | None:
         return None
     source, output = maker.input[0], node.output[0]
     key = (source, element, *before.key)
-    return Pair(maker, node, source, output, grid.scale, bits, before.axis, key)
+    limits = _limits(element, bits, grid)
+    return Pair(maker, node, source, output, grid.scale, bits, before.axis, *limits, key)
+
+
+def _limits(element: int, bits: int, grid: _Grid) -> tuple[Array, Array]:
+    """The lowest and the highest code of an element type, less the zero point."""
+    low = 0 if element in _UNSIGNED else -(1 << (bits - 1))
+    zero = np.zeros(1, np.int64) if grid.zero is None else grid.zero.reshape(-1)
+    return low - zero, low + (1 << bits) - 1 - zero
 
 
 def _is_same(a: _Grid, b: _Grid) -> bool:

@@ -18,6 +18,7 @@ from qtune.hbir.onnx_import.branches import refuse_control, with_branches_taken
 from qtune.hbir.onnx_import.names import with_unique_names
 from qtune.hbir.onnx_import.opset import at_our_opset, check_opset
 from qtune.hbir.onnx_import.pairs import QUANTIZERS, unified
+from qtune.hbir.onnx_import.removed_relus import with_relus_back
 
 Source = str | Path | bytes | onnx.ModelProto
 Shapes = Mapping[str, Sequence[int]]
@@ -56,7 +57,8 @@ def read_calibrated(source: Source) -> onnx.ModelProto:
     """A model with calibration nodes, checked, in the opset that HBIR uses; ``source`` stays.
 
     Nodes and tensors keep their names. Functions of the model's own are replaced by their bodies;
-    operators of other domains stay. Pairs of quantize nodes are as :func:`unified` says.
+    operators of other domains stay. Pairs of quantize nodes are as :func:`unified` and
+    :func:`with_relus_back` say.
     """
     proto = read(source)
     refuse_control(proto)
@@ -65,7 +67,7 @@ def read_calibrated(source: Source) -> onnx.ModelProto:
     proto = at_our_opset(proto)
     hz_calibration.declare(proto)
     _take_initializers_from_inputs(proto)
-    return with_unique_names(unified(proto))
+    return with_unique_names(with_relus_back(unified(proto)))
 
 
 def _take_initializers_from_inputs(proto: onnx.ModelProto) -> None:
