@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from qtune.lazy import importer
 
 _EXPORTS = {
     "BuildResult": "build.result",
@@ -22,11 +21,8 @@ _EXPORTS = {
 }
 """Public name -> the module that has it; loaded when first asked for."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__all__ = list(_EXPORTS)  # noqa: PLE0605 - derived from the table above
+__getattr__ = importer(__name__, _EXPORTS)
 
 
 def __dir__() -> list[str]:
