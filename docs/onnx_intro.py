@@ -24,7 +24,7 @@ _FORMS = (
     ),
     (
         "QuantizeLinear and DequantizeLinear on one grid",
-        "`<tensor>_HzCalibration`, threshold `scale * 2**(bits-1)`",
+        "`<tensor>_HzCalibration`, threshold: the largest magnitude on the grid",
         "`FakeQuantHalfEven`",
     ),
     (
@@ -142,18 +142,16 @@ from qtune.onnx_debug import load_calibrated
 make = helper.make_node
 weight = np.random.default_rng(0).normal(0, 0.3, (5, 8)).astype(np.float32)
 absmax = np.abs(weight).max(axis=1)
+x_grid = {{"scales": [3 / 127.5], "thresholds": [3.0], "bits": 8}}
+w_grid = {{"scales": absmax / 127.5, "thresholds": absmax, "bits": 8, "axis": 0}}
 nodes = [
-    make("HzCalibration", ["x"], ["xq"], name="x_HzCalibration", domain="horizon", bits=8,
-         scales=[3 / 127.5], thresholds=[3.0]),
-    make("HzCalibration", ["w"], ["wq"], name="w_HzCalibration", domain="horizon", bits=8, axis=0,
-         scales=(absmax / 127.5).tolist(), thresholds=absmax.tolist()),
+    make("HzCalibration", ["x"], ["xq"], "x_HzCalibration", domain="horizon", **x_grid),
+    make("HzCalibration", ["w"], ["wq"], "w_HzCalibration", domain="horizon", **w_grid),
     make("Gemm", ["xq", "wq"], ["y"], name="head", transB=1),
 ]
 info = helper.make_tensor_value_info
-graph = helper.make_graph(
-    nodes, "net", [info("x", 1, [2, 8])], [info("y", 1, [2, 5])],
-    [numpy_helper.from_array(weight, "w")],
-)
+ends = [info("x", 1, [2, 8])], [info("y", 1, [2, 5])]
+graph = helper.make_graph(nodes, "net", *ends, [numpy_helper.from_array(weight, "w")])
 opsets = [helper.make_opsetid("", 17), helper.make_opsetid("horizon", 1)]
 calibrated = helper.make_model(graph, opset_imports=opsets, ir_version=8)
 

@@ -14,12 +14,14 @@ from qtune.onnx_debug.switches import Sessions
 Array = np.ndarray[Any, Any]
 
 _SAMPLES = 64
+_KEPT_BYTES = 1 << 28  # of an item's float run between atoms; from there on it is made again
 
 
 class FloatRun:
     """An item with all calibration nodes off; of it the tensors at the cuts are kept.
 
-    The tensors within one segment, the last that was asked for, are kept too.
+    So are those between atoms, as long as they are few bytes, and the tensors within one segment,
+    the last that was asked for.
     """
 
     def __init__(
@@ -27,29 +29,38 @@ class FloatRun:
     ) -> None:
         self.sessions = sessions
         self._values = dict(feed)
-        self._within: tuple[Segment | None, dict[str, Array]] = (None, {})
+        self._within: tuple[Segment | None, bool, dict[str, Array]] = (None, False, {})
+        self._known: set[Segment] = set()
+        size = 0
         for segment in segments:
-            part = segment.whole
-            given = {name: self.tensor(name) for name in part.inputs}
-            self._values |= sessions.run_plain(part, given)
+            if size < _KEPT_BYTES:
+                self._known.add(segment)
+            for part in segment.atoms if segment in self._known else (segment.whole,):
+                made = sessions.run_plain(part, {name: self.tensor(name) for name in part.inputs})
+                self._values |= made
+                size += sum(array.nbytes for array in made.values())
 
     def tensor(self, name: str) -> Array:
         """A tensor at a cut or within the last segment; a calibration node passes its input on."""
         root = self.sessions.wiring.root(name)
-        for known in (self._values, self._within[1]):
+        for known in (self._within[2], self._values):
             if root in known:
                 return known[root]
         return self.sessions.float_form(name)
 
-    def open(self, segment: Segment) -> None:
-        """Make the tensors within ``segment`` known."""
-        if self._within[0] is segment:
+    def enter(self, segment: Segment, *, is_open: bool) -> None:
+        """Make the tensors within ``segment`` known: all (``is_open``), or those between atoms."""
+        if self._within[:2] == (segment, is_open):
             return
-        self._within = (segment, {})
+        self._within = (segment, is_open, {})
+        if segment in self._known and not is_open:
+            return
+        run = self.sessions.run_open if is_open else self.sessions.run_plain
+        ends = set(segment.whole.outputs)  # they are the same whoever asks
         for atom in segment.atoms:
-            given = {name: self.tensor(name) for name in (*atom.inputs, *atom.weights)}
-            made = self.sessions.run_open(atom, given)
-            self._within[1].update(made)
+            names = (*atom.inputs, *atom.weights) if is_open else atom.inputs
+            made = run(atom, {name: self.tensor(name) for name in names})
+            self._within[2].update((n, array) for n, array in made.items() if n not in ends)
 
 
 class Change:
@@ -88,7 +99,7 @@ class Change:
         given = {name: self.tensor(name) for name in segment.whole.inputs}
         is_inside = not segment.inside.isdisjoint(self.on)
         if wanted:
-            self.base.open(segment)
+            self.base.enter(segment, is_open=True)
         if not is_inside and not any(map(self.is_changed, given)):
             return
         if is_inside or wanted:
@@ -101,13 +112,20 @@ class Change:
         self._values = {n: array for n, array in self._values.items() if n in segment.kept}
 
     def _run_atoms(self, segment: Segment, wanted: frozenset[str]) -> None:
+        """Atom by atom, open ones where other weights or more than their outputs are asked for."""
         if len(segment.atoms) > 1:  # of a single one all that is read is at the cuts
-            self.base.open(segment)
+            self.base.enter(segment, is_open=bool(wanted))
         for atom in segment.atoms:
-            given = {name: self.tensor(name) for name in (*atom.inputs, *atom.weights)}
-            if any(map(self.is_changed, given)):
+            weights = {name: self.tensor(name) for name in atom.weights}
+            given = {name: self.tensor(name) for name in atom.inputs}
+            is_other = any(map(self.is_changed, weights))
+            if not (is_other or any(map(self.is_changed, given))):
+                continue
+            if is_other or wanted:
                 names = [n for n in atom.made if n in atom.outputs or n in wanted]
-                self._note_changed(self.base.sessions.run_open(atom, given, names))
+                self._note_changed(self.base.sessions.run_open(atom, given | weights, names))
+            else:
+                self._note_changed(self.base.sessions.run_plain(atom, given))
 
     def _note_changed(self, made: Mapping[str, Array]) -> None:
         for name, array in made.items():

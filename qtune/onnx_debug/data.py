@@ -102,12 +102,12 @@ def _lists(given: Any, inputs: Sequence[Port]) -> dict[str, Sequence[Any]]:
 
 def _by_name(given: Mapping[str, Any], inputs: Sequence[Port]) -> dict[str, Sequence[Any]]:
     _check_names(set(given), {port.name for port in inputs}, "calibration data")
-    found = {}
+    found: dict[str, Sequence[Any]] = {}
     for name, items in given.items():
         if isinstance(items, (str, os.PathLike)):
             found[name] = _npy_files(Path(items), name)
         else:
-            listed = [items] if isinstance(items, np.ndarray) else list(items)
+            listed: list[Any] = [items] if isinstance(items, np.ndarray) else list(items)
             found[name] = [Path(i) if isinstance(i, (str, os.PathLike)) else i for i in listed]
     return found
 

@@ -1,11 +1,11 @@
 """Runs a calibrated model with any of its calibration nodes on, the others as identity.
 
-The float run of an item keeps the tensors at the cuts between segments. With some nodes on, only
+The float run of an item goes atom by atom, and its tensors are kept. With some nodes on, only
 segments are run that get other values than they got then: one with a node inside that is on goes
-atom by atom, with the calibration between the atoms; the others are float sessions with all
-optimizations. A value that calibration leaves as it was counts as unchanged: nothing behind it is
-run, and the result is that of the float run, bit by bit. Elsewhere float arithmetic in another
-order (atoms are not fused, their weights not packed) differs by some units in the last place.
+atom by atom, with the calibration between the atoms; the others are sessions as large as pays. A
+value that calibration leaves as it was counts as unchanged: nothing behind it is run, and the
+result is that of the float run, bit by bit. Elsewhere float arithmetic in another order (sessions
+of other sizes, atoms whose weights are not packed) differs by some units in the last place.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from qtune.onnx_debug.segments import Wiring
 from qtune.onnx_debug.switches import Sessions
 
 Array = np.ndarray[Any, Any]
+_Way = tuple[dict[Segment | None, list[str]], list[Segment]]
 
 
 class Runner:
     """``model`` on the items of ``data``, with chosen calibration nodes on.
 
     Sessions of onnxruntime (one thread) are made once, when they are first needed. The float
-    weights are in memory once, and once more as onnxruntime packs them; of the data one item's
-    tensors at the cuts. The same call gives the same bits, whatever was run before.
+    weights are in memory once, and twice more as onnxruntime packs them, for segments and for
+    atoms; of the data one item's tensors at the cuts, and up to 256 MB of those between atoms. The
+    same call gives the same bits, whatever was run before.
     """
 
     def __init__(self, model: CalibratedModel, data: CalibrationDataSet) -> None:
@@ -41,6 +43,7 @@ class Runner:
         self._sessions = Sessions(self._wiring)
         self._segments: tuple[Segment, ...] | None = None
         self._float: tuple[int, FloatRun] | None = None
+        self._ways: dict[tuple[str, ...], _Way] = {}
 
     def values(
         self,
@@ -54,10 +57,10 @@ class Runner:
         gives nodes with another grid in the place of the model's. The arrays are read-only.
         """
         names = self._wiring.outputs if wanted is None else tuple(wanted)
-        places = self._places(names)
+        places, needed = self._way(names)
         change = Change(self._float_run(index), self._nodes(on))
         found = {name: change.tensor(name) for name in places.get(None, ())}
-        for segment in self._needed(places):
+        for segment in needed:
             here = places.get(segment, [])
             within = {self._wiring.root(name) for name in here} - set(segment.whole.outputs)
             change.run(segment, within)
@@ -108,6 +111,13 @@ class Runner:
         if unknown:
             raise ArgumentError(f"no calibration nodes of the model: {', '.join(unknown)}")
         return on if isinstance(on, Mapping) else {name: known[name] for name in on}
+
+    def _way(self, names: tuple[str, ...]) -> _Way:
+        """Where the tensors are made, and the segments up to there; looked up once."""
+        if names not in self._ways:
+            places = self._places(names)
+            self._ways[names] = (places, self._needed(places))
+        return self._ways[names]
 
     def _places(self, wanted: Sequence[str]) -> dict[Segment | None, list[str]]:
         """The tensors by the segment that makes them, in its order; ``None``: inputs, constants."""

@@ -25,7 +25,6 @@ _MOST_NODES = 16  # in an atom, all tensors of which are exposed
 _MOST_ATOMS = 64  # in a segment
 # work is counted in multiply-adds of a convolution; measured on one core with AVX-512
 _CALL = 1_200_000  # of a session
-_OPEN = 1.6  # how much longer an atom takes with unpacked weights and without fusion
 _WORK_OF_AN_ELEMENT = 16  # that is read and written
 _WORK_OF_A_CROSSING = 100  # an element that leaves the blocked layout of a session and enters again
 
@@ -150,22 +149,21 @@ def cuts(works: Sequence[int], crossing: Sequence[int], readers: Sequence[int]) 
     """Which atoms begin a segment, so that all nodes in turn are switched on with least work.
 
     Of each atom: its work, the elements of the tensors that are alive before it, and how many nodes
-    in it read calibrated tensors. A node that is on costs its atom and those behind it in the
-    segment opened (more than one atom: also once without it, to compare), and the segments behind
-    as plain sessions, with a call and a copy of what crosses for each. Cheapest cuts by dynamic
-    programming over the sums of both.
+    in it read calibrated tensors. A node that is on costs its atom opened, those behind it in the
+    segment one by one, and the segments behind as a session each, with a call and a copy of what
+    crosses. Cheapest cuts by dynamic programming over the sums of both.
     """
-    opened = _sums(round(_OPEN * one) + _CALL for one in works)
+    single = _sums(
+        w + _CALL + _WORK_OF_A_CROSSING * c for w, c in zip(works, crossing, strict=True)
+    )
     plain, nodes = _sums(works), _sums(readers)
-    weighted = _sums(n * before for n, before in zip(readers, opened, strict=False))
+    weighted = _sums(n * before for n, before in zip(readers, single, strict=False))
     best: list[tuple[float, int]] = [(0, 0)]
     for stop in range(1, len(works) + 1):
         choices = []
         for start in range(max(0, stop - _MOST_ATOMS), stop):
-            within = (nodes[stop] - nodes[start]) * opened[stop]
+            within = (nodes[stop] - nodes[start]) * single[stop]
             within -= weighted[stop] - weighted[start]
-            if stop - start > 1:
-                within += opened[stop] - opened[start]
             cut = _CALL + _WORK_OF_A_CROSSING * crossing[start]
             behind = nodes[start] * (plain[stop] - plain[start] + cut)
             choices.append((best[start][0] + within + behind, start))

@@ -101,7 +101,8 @@ def sensitivities(
     count = runner.data.count(data_num)
     with progress_bar(count * len(names), "sensitivity", unit="node") as bar:
         for index, name in itertools.product(range(count), ordered):
-            plain = runner.values(index, (), outputs)
+            if name == ordered[0]:
+                plain = runner.values(index, (), outputs)
             values = runner.values(index, switches_of(model, name), outputs)
             found[name].append([metric.worst(plain, values) for metric in metrics])
             bar.advance(name)

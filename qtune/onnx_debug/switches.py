@@ -24,6 +24,7 @@ from qtune.onnx_debug.segments import Part, Wiring
 
 Array = np.ndarray[Any, Any]
 
+_KEPT_BYTES = 1 << 26  # of calibrated weights, which each item of the data takes again
 _SHARED_BYTES = 1024  # from here on a constant is handed to the runtime without a copy
 
 
@@ -34,6 +35,8 @@ class Sessions:
         self.wiring = wiring
         self._made: dict[tuple[int, int, bool], _Session] = {}
         self._of_calibrations: dict[str, _Session] = {}
+        self._kept: dict[str, Array] = {}
+        self._room = _KEPT_BYTES
 
     def run_plain(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs of ``part`` for its ``inputs``; all calibration nodes within are off."""
@@ -47,7 +50,20 @@ class Sessions:
         return session.run(feed, part.made if wanted is None else wanted)
 
     def calibrate(self, item: CalibrationNode, array: Array) -> Array:
-        """``array`` through the calibration node ``item``."""
+        """``array`` through the calibration node ``item``; some weights of the model are kept."""
+        wiring = self.wiring
+        is_fixed = item.source in wiring.constants
+        if not is_fixed or wiring.model.calibrations.get(item.name) is not item:
+            return self._calibrated(item, array)
+        if item.name in self._kept:
+            return self._kept[item.name]
+        made = self._calibrated(item, array)
+        if made.nbytes <= self._room:
+            self._room -= made.nbytes
+            self._kept[item.name] = made
+        return made
+
+    def _calibrated(self, item: CalibrationNode, array: Array) -> Array:
         own = len(item.nodes) == 1 and hz_calibration.is_calibration(item.nodes[0])
         if own and array.dtype == np.float32:
             held = Calibration(item.scales, item.thresholds, item.bits, item.axis)

@@ -9,7 +9,7 @@ from typing import Any
 TITLE = "node sensitivity"
 DIGITS = 5
 _GAP = 2
-_LONGEST = 48  # characters of a name; of a longer one the end is shown
+_LONGEST = 50  # characters of a name; of a longer one the end is shown
 
 
 def rounded(value: float) -> float:
@@ -36,7 +36,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         (" " * _GAP).join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
-    return "\n".join([TITLE.center(width, "="), lines[0], "-" * width, *lines[1:]])
+    side = "=" * ((width - len(TITLE)) // 2)  # as many on both sides, as in the document
+    return "\n".join([side + TITLE + side, lines[0], "-" * width, *lines[1:]])
 
 
 def _cell(value: Any) -> str:

@@ -84,7 +84,7 @@ class OnnxModel:
     @cached_property
     def hbir(self) -> HbirModule:
         """The same model in HBIR, stage "qat"; ``OnnxImportError`` where it has no such form."""
-        return mark(import_onnx(self._given, name=self.name), origin_of(self))
+        return mark(import_onnx(self.proto, name=self.name), origin_of(self))
 
     def fused(self, inputs: Inputs) -> OnnxModel:
         """The model whose operators are those of HBIR: of a float one the optimized one.

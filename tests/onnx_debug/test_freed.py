@@ -76,8 +76,8 @@ def test_a_pair_with_a_zero_point_keeps_its_range_in_16_bits() -> None:
             tensor.CopyFrom(numpy_helper.from_array(np.uint8(0), "r_z"))
     item = load_calibrated(proto).calibrations["r_HzCalibration"]
     wide = widened(item)
-    largest_code = 255  # of uint8 with the zero point 0
-    assert wide.scales[0] * 32767 >= item.scales[0] * largest_code
+    assert item.thresholds == item.scales * np.float32(255)
+    assert wide.scales[0] * np.float32(32767.5) == pytest.approx(item.thresholds[0], rel=1e-6)
     assert wide.bits == 16
 
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from qtune.errors import ArgumentError, RunError
-from qtune.onnx_debug import plan
+from qtune.onnx_debug import changes, plan
 from qtune.onnx_debug import segments as cutting
 from qtune.onnx_debug.data import CalibrationDataSet
 from qtune.onnx_debug.load import load_calibrated
@@ -133,6 +133,22 @@ def test_a_node_that_changes_nothing_gives_the_float_output_itself(segment_count
     assert run.values(0, ["w1_HzCalibration"])["y"] is plain
 
 
+def test_a_long_float_run_is_made_again(
+    segment_count: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors between atoms that are too many to keep."""
+    proto, data = nets.residual(), nets.data(1)
+    names = list(load_calibrated(proto).calibrations)
+    kept = [runner(proto, data).values(0, [name])["y"] for name in names]
+    monkeypatch.setattr(changes, "_KEPT_BYTES", 0)
+    run = runner(proto, data)
+    for name, expected in zip(names, kept, strict=True):
+        got = run.values(0, [name])["y"]
+        np.testing.assert_allclose(got, expected, rtol=0, atol=ATOL)
+        list(run.stream(0, [name]))
+        np.testing.assert_array_equal(run.values(0, [name])["y"], got)
+
+
 def test_the_model_and_the_arrays_stay_as_they_were() -> None:
     proto, data = nets.residual(), nets.data(1)
     before, copy = proto.SerializeToString(deterministic=True), data[0].copy()
@@ -160,7 +176,7 @@ def test_what_onnxruntime_refuses_is_told_with_the_nodes() -> None:
 
 def test_cuts_are_where_little_crosses_and_only_where_they_pay() -> None:
     works = [10**8] * 6
-    assert cutting.cuts(works, [0] * 6, [1] * 6) == [0, 1, 2, 3, 4, 5]
-    assert cutting.cuts([1] * 6, [10**6] * 6, [1] * 6) == [0]
+    assert cutting.cuts(works, [0] * 6, [1] * 6) == [0, 1, 3]  # small ones first: many run the last
+    assert cutting.cuts(works, [0] * 6, [0] * 5 + [1]) == [0]  # no node has a segment behind it
     wide = [0, 10**7, 100, 10**7, 10**7, 100]
-    assert cutting.cuts(works, wide, [1] * 6) == [0, 2, 5]
+    assert cutting.cuts(works, wide, [1] * 6) == [0, 2]

@@ -133,7 +133,8 @@ def test_the_table_of_nodes(caplog: pytest.LogCaptureFixture) -> None:
     data = nets.data(1)
     lines = table_of(caplog, metrics=["cosine-similarity", "mse"], calibrated_data=data)
     got = get_sensitivity_of_nodes(nets.residual(), ["cosine-similarity", "mse"], data)
-    assert lines[0] == "node sensitivity".center(len(lines[2]), "=")
+    assert lines[0].strip("=") == "node sensitivity"
+    assert len(lines[2]) - len(lines[0]) in (0, 1)
     assert lines[1].split() == ["node", "cosine-similarity", "mse"]
     assert set(lines[2]) == {"-"}
     rows = [line.split() for line in lines[3:]]

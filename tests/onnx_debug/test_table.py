@@ -19,6 +19,13 @@ def test_the_documented_table() -> None:
     ]
 
 
+def test_a_title_that_can_not_be_in_the_middle_has_as_many_signs_on_both_sides() -> None:
+    # the document: 50 characters over a line of 51, 88 over 89, 86 over 87
+    title, _, line = table(["node", "mse"], [("n" * 46, 0.5)]).splitlines()[:3]
+    assert len(line) == 51
+    assert title == "=" * 17 + "node sensitivity" + "=" * 17
+
+
 def test_numbers_have_five_decimals_but_small_ones_stay() -> None:
     assert rounded(0.123456789) == 0.12346
     assert rounded(0.99999) == 0.99999
@@ -31,6 +38,6 @@ def test_numbers_have_five_decimals_but_small_ones_stay() -> None:
 def test_of_a_long_name_the_end_is_shown() -> None:
     name = "a" * 60 + "_conv_weight_HzCalibration"
     cell = table(["weight"], [(name,)]).splitlines()[-1]
-    assert len(cell) == 48
+    assert len(cell) == 50
     assert cell.startswith("...aaa")
     assert cell.endswith("_conv_weight_HzCalibration")

@@ -74,8 +74,6 @@ def drop_unused_initializers(graph: onnx.GraphProto) -> None:
     """Remove initializers that no node takes and that are no output."""
     wanted = {name for node in graph.node for name in node.input}
     wanted.update(info.name for info in graph.output)
-    kept = [tensor for tensor in graph.initializer if tensor.name in wanted]
-    if len(kept) < len(graph.initializer):
-        copies = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-        del graph.initializer[:]
-        graph.initializer.extend(copies)
+    for index in reversed(range(len(graph.initializer))):
+        if graph.initializer[index].name not in wanted:
+            del graph.initializer[index]

@@ -9,23 +9,28 @@ import onnx
 
 
 def with_unique_names(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which each node has a name of its own; names that are unique already stay.
+    """A copy of ``proto`` with unique names of nodes, as :func:`name_nodes` gives them."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    name_nodes(copy.graph)
+    return copy
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Give each node, in place, a name of its own; names that are unique already stay.
 
     A node without a name is called ``<op type>_<index in the graph>``; the second node of a name
     gets the suffix ``_1``, and so on. Tensors keep their names: ONNX demands that they are unique.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    given = [node.name for node in copy.graph.node if node.name]
+    given = [node.name for node in graph.node if node.name]
     taken: set[str] = set()
-    for index, node in enumerate(copy.graph.node):
+    for index, node in enumerate(graph.node):
         if node.name and node.name not in taken:
             taken.add(node.name)
             continue
         base = node.name or f"{node.op_type}_{index}"
         node.name = free_name(base, taken.union(given))
         taken.add(node.name)
-    return copy
 
 
 def free_name(base: str, taken: Collection[str]) -> str:

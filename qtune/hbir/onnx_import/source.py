@@ -15,7 +15,8 @@ from qtune.errors import ArgumentError, OnnxImportError
 from qtune.hbir import hz_calibration
 from qtune.hbir.builder import META_STAGE
 from qtune.hbir.onnx_import.branches import refuse_control, with_branches_taken
-from qtune.hbir.onnx_import.names import with_unique_names
+from qtune.hbir.onnx_import.large import Apart, apart
+from qtune.hbir.onnx_import.names import name_nodes, with_unique_names
 from qtune.hbir.onnx_import.opset import at_our_opset, check_opset
 from qtune.hbir.onnx_import.pairs import QUANTIZERS, unified
 from qtune.hbir.onnx_import.removed_relus import with_relus_back
@@ -30,27 +31,8 @@ def read(source: Source) -> onnx.ModelProto:
     Checked by onnx. Calibration nodes have our domain and quantize nodes of onnxruntime's domain
     the standard one, whose operators they are; nothing else differs.
     """
-    where = str(source) if isinstance(source, (str, Path)) else "the ONNX model"
-    try:
-        proto = _read(source)
-    except OSError as error:
-        raise OnnxImportError(f"{where} can't be read: {error.strerror or error}") from None
-    except (DecodeError, UnicodeDecodeError):
-        raise OnnxImportError(f"{where} is no ONNX file or is cut off") from None
-    if not proto.ir_version and not proto.graph.node:
-        raise OnnxImportError(f"{where} is no ONNX file or is empty")
-    check_opset(proto, where)
-    _name_known_domains(proto)
-    try:
-        checker.check_model(proto)
-    except checker.ValidationError as error:
-        raise OnnxImportError(f"{where} is no valid ONNX model: {error}") from None
-    if any(item.key == META_STAGE for item in proto.metadata_props):
-        raise OnnxImportError(
-            f"{where} is a module of qtune, not of another tool; open the .bc file that it was "
-            "saved as"
-        )
-    return with_unique_names(with_branches_taken(with_unique_names(proto)))
+    held = _checked(source)
+    return held.joined(with_unique_names(with_branches_taken(held.proto)))
 
 
 def read_calibrated(source: Source) -> onnx.ModelProto:
@@ -60,14 +42,47 @@ def read_calibrated(source: Source) -> onnx.ModelProto:
     operators of other domains stay. Pairs of quantize nodes are as :func:`unified` and
     :func:`with_relus_back` say.
     """
-    proto = read(source)
+    held = _checked(source)
+    proto = with_unique_names(with_branches_taken(held.proto))
     refuse_control(proto)
     if proto.functions:
         proto = inliner.inline_local_functions(proto, convert_version=True)
     proto = at_our_opset(proto)
     hz_calibration.declare(proto)
+    proto = held.joined(proto)
     _take_initializers_from_inputs(proto)
-    return with_unique_names(with_relus_back(unified(proto)))
+    proto = with_relus_back(unified(proto))
+    name_nodes(proto.graph)
+    return proto
+
+
+def _checked(source: Source) -> Apart:
+    """The model with unique names of nodes, its large constants apart."""
+    where = str(source) if isinstance(source, (str, Path)) else "the ONNX model"
+    try:
+        given = _read(source)
+    except OSError as error:
+        raise OnnxImportError(f"{where} can't be read: {error.strerror or error}") from None
+    except (DecodeError, UnicodeDecodeError):
+        raise OnnxImportError(f"{where} is no ONNX file or is cut off") from None
+    if not given.ir_version and not given.graph.node:
+        raise OnnxImportError(f"{where} is no ONNX file or is empty")
+    check_opset(given, where)
+    held = apart(given)
+    _name_known_domains(held.proto)
+    try:
+        for tensor in held.tensors:
+            checker.check_tensor(tensor)
+        checker.check_model(held.proto)
+    except checker.ValidationError as error:
+        raise OnnxImportError(f"{where} is no valid ONNX model: {error}") from None
+    if any(item.key == META_STAGE for item in held.proto.metadata_props):
+        raise OnnxImportError(
+            f"{where} is a module of qtune, not of another tool; open the .bc file that it was "
+            "saved as"
+        )
+    name_nodes(held.proto.graph)
+    return held
 
 
 def _take_initializers_from_inputs(proto: onnx.ModelProto) -> None:
@@ -86,9 +101,7 @@ def _name_known_domains(proto: onnx.ModelProto) -> None:
 
 def _read(source: Source) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(source)
-        return copy
+        return source
     if isinstance(source, bytes):
         return onnx.load_model_from_string(source)
     if not isinstance(source, (str, Path)):
@@ -106,7 +119,16 @@ def inlined(proto: onnx.ModelProto, keep: Collection[str]) -> onnx.ModelProto:
     """
     ids = [("", name) for name in sorted(keep)]
     _declare_initializers(proto)
-    return inliner.inline_selected_functions(proto, ids, exclude=True, inline_schema_functions=True)
+    try:
+        return inliner.inline_selected_functions(
+            proto, ids, exclude=True, inline_schema_functions=True
+        )
+    except RuntimeError as error:  # types that onnx can't tell inside of a definition
+        raise OnnxImportError(
+            f"an operator that is defined by others can't be replaced by its definition: {error}. "
+            "State the types of all tensors (onnx.shape_inference) and all attributes, or export "
+            "the model with these operators"
+        ) from None
 
 
 def _declare_initializers(proto: onnx.ModelProto) -> None:

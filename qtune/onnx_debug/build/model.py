@@ -31,6 +31,7 @@ from qtune.onnx_debug.load import load_calibrated, port_of
 from qtune.report.screen import show
 
 _OPTIONS = ("output_nodes", "node_dict", "debug_methods", "optimization_methods")
+_QUANTIZED = ("HzCalibration", "QuantizeLinear", "DequantizeLinear")
 _QUICK = QuantConfig(methods=(Method("max"),))
 _log = logging.getLogger(__name__)
 
@@ -146,6 +147,7 @@ def _built(
     options: Mapping[str, Any],
 ) -> tuple[BuildResult, CalibrationDataSet]:
     source = original(model)
+    _warn_of_grids(source)
     ends = options.get("output_nodes")
     start = model if not ends else arguments.cut_at(source, ends)
     proto = optimized(start, sizes_of(input_dict))
@@ -162,6 +164,18 @@ def _built(
     info = quant_info(made, march, cosines)
     result = BuildResult(march, source, proto, made.proto, qat, quantized, info, tuple(infos))
     return result, data
+
+
+def _warn_of_grids(source: onnx.ModelProto) -> None:
+    count = sum(node.op_type in _QUANTIZED for node in source.graph.node)
+    if count:
+        _log.warning(
+            "the model is quantized already, %d of its nodes are %s: its tensors are rounded to "
+            "grids of the build, too. Give the float model; the debugger and convert take this one "
+            "as it is",
+            count,
+            ", ".join(_QUANTIZED),
+        )
 
 
 def _written(

@@ -82,7 +82,8 @@ class Line:
             return None
         with torch.no_grad():
             a, b = (grid(x) for grid, x in zip(known, self.call.inputs, strict=True))
-        return (a - b).abs() <= max(scales)
+        undecided: Tensor = (a - b).abs() <= max(scales)
+        return undecided
 
     def run(self, mode: str = "fast") -> list[Tensor]:
         """Results of the integer model with its ``"fast"`` or ``"reference"`` kernels."""

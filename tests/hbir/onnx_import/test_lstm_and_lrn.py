@@ -103,3 +103,9 @@ def test_a_size_of_minus_one_is_free() -> None:
     proto = model(helper.make_node("Relu", ["x"], ["y"]), (-1, 3))
     for batch in (1, 4):
         assert_like_onnxruntime(proto, np.full((batch, 3), -0.5 + batch, np.float32))
+
+
+def test_a_definition_that_onnx_can_not_put_in_place_is_one_clear_error() -> None:
+    node = helper.make_node("ThresholdedRelu", ["x"], ["y"])  # without alpha onnx's inliner fails
+    with pytest.raises(OnnxImportError, match="can't be replaced by its definition"):
+        import_onnx(model(node, (2, 3)))
