@@ -178,3 +178,7 @@ def _messages() -> Iterator[None]:
 
 def _is_table(record: logging.LogRecord) -> bool:
     return record.name == TABLES and record.levelno == logging.INFO
+
+
+if __name__ == "__main__":
+    sys.exit(main())

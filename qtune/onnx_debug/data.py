@@ -107,13 +107,19 @@ def _by_name(given: Mapping[str, Any], inputs: Sequence[Port]) -> dict[str, Sequ
         if isinstance(items, (str, os.PathLike)):
             found[name] = _npy_files(Path(items), name)
         else:
-            listed: list[Any] = [items] if isinstance(items, np.ndarray) else list(items)
+            is_one = isinstance(items, np.ndarray)
+            if not is_one and not isinstance(items, Sequence):
+                raise ArgumentError(
+                    f"calibration data: input {name!r}: expected an array, a list of arrays or "
+                    f"files, or a folder; got {type(items).__name__}"
+                )
+            listed: list[Any] = [items] if is_one else list(items)
             found[name] = [Path(i) if isinstance(i, (str, os.PathLike)) else i for i in listed]
     return found
 
 
-def _check_names(got: set[str], expected: set[str], where: str) -> None:
-    missing, unknown = sorted(expected - got), sorted(got - expected)
+def _check_names(got: set[Any], expected: set[str], where: str) -> None:
+    missing, unknown = sorted(expected - got), sorted(map(str, got - expected))
     if missing or unknown:
         parts = [f"misses {', '.join(missing)}" if missing else ""]
         parts.append(f"has {', '.join(unknown)}, which the model has not" if unknown else "")
@@ -165,12 +171,10 @@ def _checked(item: Any, index: int, port: Port) -> Array:
         array = _read(item)
     array = np.asarray(array)
     if array.dtype != port.dtype:
-        if not (array.dtype.kind == "f" and port.dtype.kind == "f"):
-            raise ArgumentError(
-                f"calibration data: {where} has the dtype {array.dtype}, the input {port.name!r} "
-                f"takes {port.dtype}; convert it before"
-            )
-        array = array.astype(port.dtype)
+        raise ArgumentError(
+            f"calibration data: {where} has the dtype {array.dtype}, the input {port.name!r} "
+            f"takes {port.dtype}; convert it before"
+        )
     if port.shape is not None and not _fits(array.shape, port.shape):
         raise ArgumentError(
             f"calibration data: {where} has the shape {list(array.shape)}, the input "

@@ -139,7 +139,13 @@ def _picked(
     ]
     if not picked:
         side = "below" if metric.is_similarity else "above"
-        _log.warning("no node has a %s %s %g; nothing to give back", metric.name, side, threshold)
+        _log.warning(
+            "no node has a %s %s %g; nothing to give back. Move pick_threshold, or name "
+            "sensitive_nodes",
+            metric.name,
+            side,
+            threshold,
+        )
     return picked
 
 

@@ -127,6 +127,8 @@ def outputs_of(model: CalibratedModel, output_node: str | None) -> list[str]:
     """The tensors that are compared: of ``output_node``, or the model's outputs."""
     if output_node is None:
         return [port.name for port in model.outputs if port.dtype.kind in "biufc"]
+    if not isinstance(output_node, str):
+        raise ArgumentError(f"output_node: expected the name of one node; got {output_node!r}")
     (name,) = chosen_nodes(model, output_node, "output_node", (NODE,))
     node = model.node(name)
     if not node.calibrations:

@@ -48,6 +48,8 @@ def check_folder(
 
     ``where``: the caller and its argument. To be asked before anything takes long.
     """
+    if not isinstance(folder, (str, os.PathLike)) or "\0" in str(folder):
+        raise error(f"{where}: expected the path of a folder; got {folder!r}")
     path = Path(folder).absolute()
     nearest = next(place for place in (path, *path.parents) if place.exists())
     if not nearest.is_dir():

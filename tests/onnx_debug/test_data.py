@@ -50,9 +50,17 @@ def test_every_form_gives_the_same_items(tmp_path: Path) -> None:
         assert data[1]["length"].tolist() == [1]
 
 
-def test_half_and_double_become_the_type_of_the_input() -> None:
-    data = CalibrationDataSet([image(1, np.float64), image(2, np.float16)], (IMAGE,))
-    assert [item["image"].dtype for item in data] == [np.float32, np.float32]
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_another_float_type_is_refused_and_not_rounded(dtype: Any) -> None:
+    data = CalibrationDataSet([image(1, dtype)], (IMAGE,))
+    with pytest.raises(ArgumentError, match=f"{np.dtype(dtype)}, the input 'image' takes float32"):
+        data[0]
+
+
+@pytest.mark.parametrize("given", [{"image": None}, {"image": 1}, {1: [image()]}])
+def test_what_holds_no_arrays_is_refused(given: Any) -> None:
+    with pytest.raises(ArgumentError, match="expected an array|misses image and has 1"):
+        CalibrationDataSet(given, (IMAGE,))
 
 
 def test_a_missing_folder_of_an_input_names_those_that_are_there(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def _checked(source: Source) -> Apart:
         raise OnnxImportError(f"{where} is no valid ONNX model: {error}") from None
     if any(item.key == META_STAGE for item in held.proto.metadata_props):
         raise OnnxImportError(
-            f"{where} is a module of qtune, not of another tool; open the .bc file that it was "
-            "saved as"
+            f"{where} is a module of qtune, not a model of another tool; qtune.bpu.compiler.load "
+            "opens it. The ONNX debugger takes the calibrated model that it was made from"
         )
     name_nodes(held.proto.graph)
     return held

@@ -94,7 +94,7 @@ def cut_at(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     makers = {node.name: list(node.output) for node in proto.graph.node if node.name}
     made = {name for node in proto.graph.node for name in node.output}
     wanted: list[str] = []
-    for name in [names] if isinstance(names, str) else names:
+    for name in _listed("output_nodes", names):
         if name in made:
             wanted.append(name)
         elif name in makers:
@@ -117,8 +117,14 @@ def debug_methods(given: Any) -> tuple[str, ...]:
     return _names("debug_methods", given, DEBUG_METHODS)
 
 
+def _listed(where: str, given: Any) -> list[Any]:
+    if given is not None and not isinstance(given, (str, list, tuple)):
+        raise ArgumentError(f"{where}: expected a name or a list of names; got {given!r}")
+    return [given] if isinstance(given, str) else list(given or ())
+
+
 def _names(where: str, given: Any, known: Sequence[str]) -> tuple[str, ...]:
-    listed = [given] if isinstance(given, str) else list(given or ())
+    listed = _listed(where, given)
     names = [name.strip() for item in listed for name in str(item).split(";") if name.strip()]
     for name in names:
         if name not in known:
@@ -138,6 +144,8 @@ def with_options(
         for name in _names("optimization_methods", given.get("optimization_methods"), OPTIMIZATIONS)
     )
     nodes = given.get("node_dict")
+    if nodes is not None and not isinstance(nodes, Mapping):
+        raise ArgumentError(f"node_dict: expected a dict of node -> settings; got {nodes!r}")
     if not added and not nodes:
         return (
             config

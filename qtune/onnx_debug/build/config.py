@@ -111,6 +111,10 @@ def read_config(given: Mapping[str, Any] | str | os.PathLike[str] | None) -> Qua
 
 def read_mapping(path: str | os.PathLike[str], what: str) -> Mapping[str, Any]:
     """The mapping in a .json, .yaml or .yml file."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(
+            f"{what}: expected a dict or the path of a JSON or YAML file; got {path!r}"
+        )
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -154,6 +158,10 @@ def _methods(activation: Mapping[str, Any]) -> tuple[Method, ...]:
     given = activation.get("calibration_type")
     if given == SKIP:
         return (Method("max"),)
+    if given is not None and not isinstance(given, (str, list, tuple)):
+        raise ArgumentError(
+            f"activation: calibration_type: expected a name or a list of names; got {given!r}"
+        )
     names = [given] if isinstance(given, str) else list(given or ())
     options = {key: activation[key] for key in activation if key in _ACTIVATION[1:4]}
     if not names and options:

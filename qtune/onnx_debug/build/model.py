@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 
 from qtune.errors import ArgumentError
+from qtune.hbir.hz_calibration import is_calibration
 from qtune.hbir.onnx_import import source as files
 from qtune.march import March
 from qtune.onnx_debug.build import arguments
@@ -31,7 +32,7 @@ from qtune.onnx_debug.load import load_calibrated, port_of
 from qtune.report.screen import show
 
 _OPTIONS = ("output_nodes", "node_dict", "debug_methods", "optimization_methods")
-_QUANTIZED = ("HzCalibration", "QuantizeLinear", "DequantizeLinear")
+_QUANTIZED = ("QuantizeLinear", "DequantizeLinear")
 _QUICK = QuantConfig(methods=(Method("max"),))
 _log = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ def _built(
     options: Mapping[str, Any],
 ) -> tuple[BuildResult, CalibrationDataSet]:
     source = original(model)
-    _warn_of_grids(source)
+    _check_float(source)
     ends = options.get("output_nodes")
     start = model if not ends else arguments.cut_at(source, ends)
     proto = optimized(start, sizes_of(input_dict))
@@ -166,7 +167,12 @@ def _built(
     return result, data
 
 
-def _warn_of_grids(source: onnx.ModelProto) -> None:
+def _check_float(source: onnx.ModelProto) -> None:
+    if any(is_calibration(node) for node in source.graph.node):
+        raise ArgumentError(
+            "build_model: the model has calibration nodes (HzCalibration) already. Give the float "
+            "model; the debugger and hbdk4.compiler.onnx.export take this one as it is"
+        )
     count = sum(node.op_type in _QUANTIZED for node in source.graph.node)
     if count:
         _log.warning(

@@ -118,10 +118,10 @@ def output_cosines(
         given = runner.values(index)
         floats = [name for name, array in given.items() if array.dtype.kind == "f"]
         calibrated = runner.values(index, model.calibrations)
-        for stage, got in (
-            ("calibrated", calibrated),
-            ("quantized", quantized[0].feed(data[index])),
-        ):
+        # by place: an output that is an input of the model has another name in the module
+        integers = quantized[0].feed(data[index]).values()
+        quantized_values = dict(zip(given, integers, strict=True))
+        for stage, got in (("calibrated", calibrated), ("quantized", quantized_values)):
             for name in floats:
                 sums[name, stage].append(score(DEFAULT, given[name], got[name]))
     found: dict[str, dict[str, float]] = defaultdict(dict)

@@ -231,6 +231,39 @@ def test_a_model_that_is_quantized_already_is_warned_of(
     assert "quantized already" not in caplog.text
 
 
+def test_a_calibrated_model_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="calibration nodes .HzCalibration. already"):
+        build(build(classifier()).calibrated)
+
+
+def test_an_input_may_be_an_output_too() -> None:
+    nodes = [make("Conv", ["x", "w"], ["y"], name="conv")]
+    constants = {"w": np.ones((1, 1, 1, 1), np.float32)}
+    shape = [1, 1, 2, 2]
+    net = model(nodes, {"x": shape}, {"y": shape, "x": shape}, constants)
+    result = build(net, items(1, 1, 2, 2))
+    assert [info.name for info in result.calibrated.graph.output] == ["y", "x"]
+    assert result.info["outputs"]["x"]["quantized"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("quant_config", 1),
+        ("quant_config", {"model_config": {"activation": {"calibration_type": 1}}}),
+        ("output_nodes", 1),
+        ("node_dict", 1),
+        ("debug_methods", 1),
+        ("optimization_methods", 1),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_by_name(argument: str, value: object) -> None:
+    with pytest.raises(ArgumentError, match=f"{argument}: expected|calibration_type: expected"):
+        build_model(
+            classifier(), cali_data=items(1, 3, 8, 8), save_model=False, **{argument: value}
+        )
+
+
 def test_a_batch_may_stay_free() -> None:
     result = build(classifier(batch="n"))
     assert result.quantized[0].open_batch
