@@ -86,6 +86,7 @@ def test_curves_against_sessions_of_their_own(
 
 
 def test_average_mode_is_the_running_mean(tmp_path: Path) -> None:
+    # the document shows three digits; sums in another order
     assert accumulated._running_mean([1.0, 0.9, 0.9, 0.8]) == pytest.approx(
         (1.0, 0.95, 0.9333333333333, 0.9)
     )
@@ -100,6 +101,7 @@ def test_average_mode_is_the_running_mean(tmp_path: Path) -> None:
         ).curves["Conv_0"]
         for mode in (False, True)
     )
+    # float64, a few roundings of sums
     assert mean == pytest.approx([np.mean(plain[: n + 1]) for n in range(len(plain))])
 
 

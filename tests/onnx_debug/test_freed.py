@@ -77,6 +77,7 @@ def test_a_pair_with_a_zero_point_keeps_its_range_in_16_bits() -> None:
     item = load_calibrated(proto).calibrations["r_HzCalibration"]
     wide = widened(item)
     assert item.thresholds == item.scales * np.float32(255)
+    # two roundings of float32
     assert wide.scales[0] * np.float32(32767.5) == pytest.approx(item.thresholds[0], rel=1e-6)
     assert wide.bits == 16
 

@@ -51,6 +51,7 @@ def test_an_activation_has_its_range_and_the_error_of_its_grid(tmp_path: Path) -
     assert row.std == pytest.approx(values.std(), rel=1e-13)
     assert row.mse == pytest.approx(np.mean(error**2), rel=1e-13)
     expected = 10 * np.log10((values**2).sum() / (error**2).sum())
+    # float64, a few roundings of sums
     assert row.sqnr == pytest.approx(expected, rel=1e-13)
 
 
