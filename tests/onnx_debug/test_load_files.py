@@ -193,3 +193,17 @@ def test_operators_without_a_form_are_listed_all_at_once() -> None:
 def test_a_float_model_is_no_calibrated_one() -> None:
     with pytest.raises(OnnxImportError, match="no calibration node .*build_model"):
         load_calibrated(calibrated([make("Relu", ["x"], ["y"])], SHAPE, {}))
+
+
+@pytest.mark.parametrize("left_out", ["shape", "type"])
+def test_outputs_that_state_nothing_get_what_inference_tells(left_out: str) -> None:
+    proto = nets.residual()
+    output = proto.graph.output[0]
+    if left_out == "shape":
+        output.type.tensor_type.ClearField("shape")
+    else:
+        output.ClearField("type")
+    before = proto.SerializeToString()
+    (port,) = load_calibrated(proto).outputs
+    assert (port.name, port.shape, port.dtype) == ("y", (1, 5), np.float32)
+    assert proto.SerializeToString() == before

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import checker, helper, inliner
+from onnx import checker, helper, inliner, shape_inference
 
 from qtune.errors import ArgumentError, OnnxImportError
 from qtune.hbir import hz_calibration
@@ -70,6 +71,7 @@ def _checked(source: Source) -> Apart:
     check_opset(given, where)
     held = apart(given)
     _name_known_domains(held.proto)
+    _state_outputs(held.proto)
     try:
         for tensor in held.tensors:
             checker.check_tensor(tensor)
@@ -83,6 +85,32 @@ def _checked(source: Source) -> Apart:
         )
     name_nodes(held.proto.graph)
     return held
+
+
+def _state_outputs(proto: onnx.ModelProto) -> None:
+    """Give outputs the type and shape that tools for editing graphs leave out, by inference."""
+    lacking = [info for info in proto.graph.output if not _is_stated(info)]
+    if not lacking:
+        return
+    inferred = onnx.ModelProto()
+    inferred.CopyFrom(proto)
+    hz_calibration.hide(inferred)
+    with suppress(shape_inference.InferenceError, RuntimeError):  # what is unknown is named below
+        inferred = shape_inference.infer_shapes(inferred, data_prop=True)
+    known = {i.name: i for i in (*inferred.graph.output, *inferred.graph.value_info)}
+    for info in lacking:
+        found = known.get(info.name)
+        if found is None or not _is_stated(found):
+            raise OnnxImportError(
+                f"the output {info.name!r} states no type and shape, and they can't be inferred; "
+                "state them (onnx.helper.make_tensor_value_info)"
+            )
+        info.type.CopyFrom(found.type)
+
+
+def _is_stated(info: onnx.ValueInfoProto) -> bool:
+    kind = info.type.WhichOneof("value")
+    return kind is not None and (kind != "tensor_type" or info.type.tensor_type.HasField("shape"))
 
 
 def _take_initializers_from_inputs(proto: onnx.ModelProto) -> None:

@@ -23,6 +23,7 @@ from qtune.onnx_debug.build.files import Target, original
 from qtune.onnx_debug.build.methods import Method
 from qtune.onnx_debug.build.node_info import node_infos, output_cosines, table
 from qtune.onnx_debug.build.optimize import optimized
+from qtune.onnx_debug.build.ranges import refuse_nan
 from qtune.onnx_debug.build.result import BuildResult
 from qtune.onnx_debug.build.sample import random_data
 from qtune.onnx_debug.build.steps import calibrated, converted, fit_to, quant_info
@@ -152,6 +153,7 @@ def _built(
     ends = options.get("output_nodes")
     start = model if not ends else arguments.cut_at(source, ends)
     proto = optimized(start, sizes_of(input_dict))
+    refuse_nan(proto)
     data = _data(given, [port_of(info) for info in proto.graph.input])
     made = calibrated(proto, fit_to(proto, config, march, source), data, config)
     qat, quantized = converted(made.proto, march)

@@ -86,6 +86,17 @@ def weight_ranges(proto: onnx.ModelProto, places: Sequence[Place]) -> dict[Place
     return found
 
 
+def refuse_nan(proto: onnx.ModelProto) -> None:
+    """Raise ``ArgumentError`` naming the constants that hold NaN."""
+    arrays = ((tensor.name, numpy_helper.to_array(tensor)) for tensor in proto.graph.initializer)
+    lost = [name for name, array in arrays if array.dtype.kind == "f" and np.isnan(array).any()]
+    if lost:
+        raise ArgumentError(
+            f"the constants {', '.join(lost)} hold NaN; such a model can't be calibrated. Look at "
+            "how it was trained or exported"
+        )
+
+
 def absmax_of(name: str, array: Array) -> np.float32:
     """Largest magnitude; ``ArgumentError`` naming the tensor for NaN and infinity."""
     top = np.float32(np.abs(array).max(initial=0))

@@ -236,6 +236,14 @@ def test_a_calibrated_model_is_refused() -> None:
         build(build(classifier()).calibrated)
 
 
+def test_a_constant_with_nan_is_named() -> None:
+    nodes = [make("Conv", ["x", "w"], ["y"], name="conv")]
+    constants = {"w": np.full((1, 1, 1, 1), np.nan, np.float32)}
+    net = model(nodes, {"x": [1, 1, 2, 2]}, {"y": [1, 1, 2, 2]}, constants)
+    with pytest.raises(ArgumentError, match="the constants w hold NaN"):
+        build(net, items(1, 1, 2, 2))
+
+
 def test_an_input_may_be_an_output_too() -> None:
     nodes = [make("Conv", ["x", "w"], ["y"], name="conv")]
     constants = {"w": np.ones((1, 1, 1, 1), np.float32)}
