@@ -99,7 +99,7 @@ def test_two_bc_files(run: Run, folder: Path) -> None:
     assert labelled.status == 0, labelled.err
     assert run(*words, "--march", "nash-m").status == 2
     assert run(*words, "--int16", "conv1").err.endswith(
-        "--int16: a .bc file is quantized already\n"
+        "--int16: a .bc or .onnx file is taken as it is\n"
     )
     assert run("compare", "qat.bc", "--data", "x.pt").status == 2
     assert run("compare", "nets:make", "other:make", "--data", "x.pt").status == 2

@@ -6,6 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from qtune.version import __version__
+
 GATES = ("--qtune-gates=atol<=0.4", "--qtune-gates=atol>=0.1", "--qtune-gates=top1>=1")
 
 
@@ -77,6 +79,7 @@ def test_run_data_is_on_the_suite_with_the_flag(project: pytest.Pytester) -> Non
         "qtune.other_failures": "0",
         "qtune.march": "nash-e",
         "qtune.threads": "1",
+        "qtune.version": __version__,
     }
 
 
