@@ -35,7 +35,7 @@ from qtune.testing.store import MemoryStore
 T = TypeVar("T")
 BC = ".bc"
 CALIBRATED = "calib.pt"
-_BC_REFUSES = (
+BC_REFUSES = (
     "checkpoint",
     "calibrated",
     "save_calibrated",
@@ -45,6 +45,7 @@ _BC_REFUSES = (
     "int16",
     "dtypes",
 )
+"""Options that a finished file has no use for."""
 
 
 class CalibratedFiles(MemoryStore):
@@ -167,7 +168,7 @@ def bc_models(
     args: argparse.Namespace, specs: Mapping[str, str]
 ) -> Iterator[tuple[tuple[HbirModule, ...], Data]]:
     """The modules of ``.bc`` files and the data for them; ``InputError`` for other options."""
-    given = [name for name in _BC_REFUSES if getattr(args, name)]
+    given = [name for name in BC_REFUSES if getattr(args, name)]
     if given:
         option = "--" + given[0].replace("_", "-")
         raise InputError(f"{option}: a .bc or .onnx file is taken as it is")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qtune.cli.metrics import limit
-from qtune.cli.models import data_of, torch_threads
+from qtune.cli.models import BC_REFUSES, data_of, torch_threads
 from qtune.cli.outcome import Gate, InputError, Outcome
 from qtune.errors import ArgumentError
 from qtune.onnx_debug.calibrated import ACTIVATION, WEIGHT
@@ -19,21 +19,7 @@ from qtune.report.table import text_table
 from qtune.testing.onnx_model import CALIBRATED, OnnxModel
 from qtune.testing.running import debug_data
 
-_REFUSED = (
-    "checkpoint",
-    "calibrated",
-    "save_calibrated",
-    "calibration_data",
-    "qconfig",
-    "observer",
-    "int16",
-    "dtypes",
-    "loss",
-    "output",
-    "max_gain",
-    "prefix",
-    "op_type",
-)
+_REFUSED = (*BC_REFUSES, "loss", "output", "max_gain", "prefix", "op_type")
 """Options about models in torch."""
 
 
