@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import helper, parser
 
+from qtune.dtype import quant_dtype
 from qtune.errors import OnnxImportError
 from qtune.hbir.domain import DOMAIN, DOMAIN_VERSION
 
@@ -77,12 +78,12 @@ class Calibration:
     @property
     def qmin(self) -> int:
         """The smallest code."""
-        return -(1 << (self.bits - 1))
+        return quant_dtype(f"qint{self.bits}").qmin
 
     @property
     def qmax(self) -> int:
         """The largest code."""
-        return (1 << (self.bits - 1)) - 1
+        return quant_dtype(f"qint{self.bits}").qmax
 
     @property
     def threshold(self) -> float:
