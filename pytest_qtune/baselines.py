@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FOLDER = "__qtune__"
 """As in ``qtune.testing.baseline_file``, which a run without such a folder does not load."""
 GATES = "gates.json"
-"""Name of the file in the root folder's ``__qtune__`` that no test file owns."""
+"""Name of the file in a root folder's ``__qtune__`` that no test file owns."""
 OUTPUT, FILES_OUTPUT = "qtune_collected", "qtune_baseline_files"
 """Keys of xdist's ``workeroutput``."""
 _ASKED = pytest.StashKey["Baseline"]()
@@ -94,7 +94,8 @@ class QtuneBaselines:
             from qtune.testing.baseline_file import sources
 
             shown = shown_path(self.config, file_path)
-            owned = shown == f"{FOLDER}/{GATES}" or any(p.exists() for p in sources(file_path))
+            # a folder below may be the root folder of runs of its own: its gates belong to those
+            owned = file_path.name == GATES or any(p.exists() for p in sources(file_path))
             self.files += [] if owned else [shown]
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:

@@ -102,6 +102,18 @@ def test_entries_of_a_renamed_file_are_listed_in_a_full_run_and_kept(
         stored.run(workers, *args).stdout.no_fnmatch_line(GONE)
 
 
+def test_gates_of_a_project_in_a_folder_below_are_none_without_a_test_file(
+    stored: Workflow,
+) -> None:
+    below = stored.pytester.path / "below" / "__qtune__"
+    below.mkdir(parents=True)
+    kept = (stored.pytester.path / "__qtune__" / "test_net.json").read_text()
+    (below / "gates.json").write_text(kept)
+    stored.run("-n0").stdout.no_fnmatch_line("*there is no such test file*")
+    (below / "test_net.json").write_text(kept)
+    stored.run("-n0").stdout.fnmatch_lines(["*below/__qtune__/test_net.json: there is no such*"])
+
+
 def test_a_mistyped_word_is_a_pattern_that_fits_nothing_and_says_so(stored: Workflow) -> None:
     said = "qtune: --qtune-update=nwe: no baseline that a test asked for fits; did you mean new?"
     for args in ((), ("-q",)):
