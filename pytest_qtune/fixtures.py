@@ -35,7 +35,9 @@ def qtune_stages(
 
         threads.limit_torch(pytestconfig)
         rest.setdefault("store", cache.store(pytestconfig, tmp_path_factory))
-        return Stages(factory, calibration, march=march or _march(pytestconfig), **rest)
+        return Stages(
+            factory, calibration, march=march or _march(pytestconfig, "qtune_stages"), **rest
+        )
 
     return build
 
@@ -60,12 +62,14 @@ def qtune_onnx_stages(
 
         threads.limit_torch(pytestconfig)
         rest.setdefault("store", cache.store(pytestconfig, tmp_path_factory))
-        return OnnxStages(model, calibration, march=march or _march(pytestconfig), **rest)
+        return OnnxStages(
+            model, calibration, march=march or _march(pytestconfig, "qtune_onnx_stages"), **rest
+        )
 
     return build
 
 
-def _march(config: pytest.Config) -> str:
+def _march(config: pytest.Config, fixture: str) -> str:
     from qtune.errors import MarchError
     from qtune.march import get_march
 
@@ -76,6 +80,6 @@ def _march(config: pytest.Config) -> str:
         return str(get_march())
     except MarchError:
         raise MarchError(
-            "qtune_stages: no march is set: pass march='nash-e' (or another) to it, give "
+            f"{fixture}: no march is set: pass march='nash-e' (or another) to it, give "
             "--qtune-march, or set qtune_march in the ini file"
         ) from None

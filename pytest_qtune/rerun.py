@@ -64,7 +64,7 @@ def _of_qtune(config: pytest.Config) -> Iterator[str]:
     for option in OPTIONS:
         value = option.given(config)
         if option.name not in _NOT_REPEATED and value is not None:
-            yield f"{option.flag_name}={value}"
+            yield option.flag_name if option.kind == "switch" else f"{option.flag_name}={value}"
 
 
 def _of_pytest(args: Sequence[str | os.PathLike[str]]) -> Iterator[str]:

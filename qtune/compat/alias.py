@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from qtune.compat.names import find, missing, names_of, nearest_in, target_of
-from qtune.compat.roots import LEFT_OUT, ROOTS, TORCH_ROOTS, Root
+from qtune.compat.roots import ROOTS, TOPS_LEFT_OUT, TORCH_ROOTS, Root
 
 
 class AliasModule(ModuleType):
@@ -70,8 +70,9 @@ class CompatFinder:
         self.served = frozenset(served)
         self.undo: list[Callable[[], None]] = []
         self._adapt_torch = adapt_torch
-        if "torch" in sys.modules:
-            self.undo += adapt_torch(sys.modules["torch"])
+        torch = sys.modules.get("torch")
+        if torch is not None:  # None: somebody forbids its import
+            self.undo += adapt_torch(torch)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -82,7 +83,7 @@ class CompatFinder:
         top = name.partition(".")[0]
         if top in self.served:
             return _alias_spec(name)
-        if name not in LEFT_OUT and name not in TORCH_ROOTS:
+        if name not in TOPS_LEFT_OUT and name not in TORCH_ROOTS:
             return None
         if PathFinder.find_spec(name, path) is not None:
             return None  # torch has it, or it is installed

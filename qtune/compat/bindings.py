@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from qtune.compat.roots import LEFT_OUT, TOPS, TORCH_NAMES, TORCH_ROOTS
+from qtune.compat.roots import TOPS, TOPS_LEFT_OUT, TORCH_NAMES, TORCH_ROOTS
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_SCOPES = (*_FUNCTIONS, ast.ClassDef)
 StarNames = Callable[[str], tuple[str, ...]]
+_Scope = dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +29,40 @@ def uses(tree: ast.Module, star_names: StarNames) -> list[Place]:
     script's own there. ``star_names``: what ``from module import *`` brings.
     """
     walker = _Walker(star_names)
-    walker.visit(tree)
+    walker.read(tree)
     return sorted(walker.found, key=lambda place: place.line)
 
 
 def is_served(dotted: str) -> bool:
     """Whether a dotted name lies under a root of the toolchain."""
-    if dotted.partition(".")[0] in (*TOPS, *(name for name in LEFT_OUT if "." not in name)):
+    if dotted.partition(".")[0] in (*TOPS, *TOPS_LEFT_OUT):
         return True
     return any(dotted == f"{root}.{name}" for root in TORCH_ROOTS for name in TORCH_NAMES)
 
 
 class _Walker(ast.NodeVisitor):
-    """Binds names as the statements come; a scope maps a name to a dotted one, or to ``None``."""
+    """Binds names as the statements come; a scope maps a name to a dotted one, or to ``None``.
+
+    A function's body is read when the scopes around it are complete, since it runs later.
+    """
 
     def __init__(self, star_names: StarNames) -> None:
         self.found: list[Place] = []
-        self._scopes: list[dict[str, str | None]] = [{}]
+        self._scopes: list[_Scope] = [{}]
+        self._later: deque[tuple[list[_Scope], Sequence[ast.AST]]] = deque()
         self._star_names = star_names
+
+    def read(self, tree: ast.Module) -> None:
+        """The whole script."""
+        self.visit(tree)
+        while self._later:
+            self._scopes, body = self._later.popleft()
+            self._visit_all(body)
+
+    def _visit_all(self, nodes: Sequence[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.visit(node)
 
     def _use(self, name: str, node: ast.AST, is_import: bool = False) -> None:
         if is_served(name):
@@ -60,6 +76,7 @@ class _Walker(ast.NodeVisitor):
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         if node.level or node.module is None:
+            self._scopes[-1].update((a.asname or a.name, None) for a in node.names)
             return
         for alias in node.names:
             if alias.name == "*":
@@ -108,54 +125,78 @@ class _Walker(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         """The value first: ``qconfig = qconfig.default`` reads the outer one."""
-        self.visit(node.value)
-        for target in node.targets:
-            self.visit(target)
+        self._visit_all([node.value, *node.targets])
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._visit_all([node.annotation, node.value, node.target])
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._visit_all([node.value, node.target])
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self._visit_all([node.iter, node.target, *node.body, *node.orelse])
+
+    visit_AsyncFor = visit_For  # noqa: N815
+
+    def visit_Try(self, node: ast.Try) -> None:
+        """What an ``except`` assigns in place of a failed import does not hide the import."""
+        self._visit_all([*node.body, *node.orelse])
+        imported = {name: dotted for name, dotted in self._scopes[-1].items() if dotted}
+        self._visit_all(node.handlers)
+        self._scopes[-1].update(imported)
+        self._visit_all(node.finalbody)
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> None:
+        self._comprehension(node.generators, node.elt)
+
+    visit_SetComp = visit_GeneratorExp = visit_ListComp  # noqa: N815
+
+    def visit_DictComp(self, node: ast.DictComp) -> None:
+        self._comprehension(node.generators, node.key, node.value)
+
+    def _comprehension(self, loops: Sequence[ast.comprehension], *results: ast.expr) -> None:
+        """A scope of its own, bound by its loops before its results are read."""
+        self._scopes.append({})
+        for loop in loops:
+            self._visit_all([loop.iter, loop.target, *loop.ifs])
+        self._visit_all(results)
+        self._scopes.pop()
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        arguments = node.args
-        for part in (*node.decorator_list, *_outside(arguments), node.returns):
-            if part is not None:
-                self.visit(part)
+        self._visit_all([*node.decorator_list, *_outside(node.args), node.returns])
         self._scopes[-1][node.name] = None
-        self._inside(_argument_names(arguments), node.body)
+        self._function(node.args, node.body)
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        for part in _outside(node.args):
-            self.visit(part)
-        self._inside(_argument_names(node.args), [node.body])
+        self._visit_all(list(_outside(node.args)))
+        self._function(node.args, [node.body])
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        for part in (*node.decorator_list, *node.bases, *(word.value for word in node.keywords)):
-            self.visit(part)
+        words = [word.value for word in node.keywords]
+        self._visit_all([*node.decorator_list, *node.bases, *words])
         self._scopes[-1][node.name] = None
-        self._inside([_IS_CLASS], node.body)
-
-    def _inside(self, own: list[str], body: list[ast.stmt] | list[ast.expr]) -> None:
-        scope: dict[str, str | None] = dict.fromkeys(own)
-        if _IS_CLASS in scope:
-            scope[_IS_CLASS] = _IS_CLASS
-        self._scopes.append(scope)
-        for statement in body:
-            self.visit(statement)
+        self._scopes.append({_IS_CLASS: _IS_CLASS})
+        self._visit_all(node.body)
         self._scopes.pop()
+
+    def _function(self, arguments: ast.arguments, body: Sequence[ast.AST]) -> None:
+        own: _Scope = dict.fromkeys(argument.arg for argument in _arguments(arguments))
+        self._later.append(([*self._scopes, own], body))
 
 
 _IS_CLASS = "<class>"
 """No name of Python: marks the scope of a class body, which functions in it don't see."""
 
 
-def _argument_names(arguments: ast.arguments) -> list[str]:
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+def _arguments(arguments: ast.arguments) -> list[ast.arg]:
     rest = [extra for extra in (arguments.vararg, arguments.kwarg) if extra is not None]
-    return [argument.arg for argument in (*named, *rest)]
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rest]
 
 
 def _outside(arguments: ast.arguments) -> Iterator[ast.expr]:
     """Defaults and annotations, which the scope around a function evaluates."""
     yield from arguments.defaults
     yield from (value for value in arguments.kw_defaults if value is not None)
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    yield from (a.annotation for a in named if a.annotation is not None)
+    yield from (a.annotation for a in _arguments(arguments) if a.annotation is not None)

@@ -73,10 +73,11 @@ def install(prefer: str | None = None) -> Installation:
         source = "prefer" if prefer else PREFER
         raise ArgumentError(f"qtune.compat: {source} is {chosen!r}; give one of: {CHOICES}")
     real = {top: where for top in TOPS if (where := installed_at(top))}
+    imported = _imported()
     if chosen == "qtune":
-        _refuse_imported()
+        _refuse(imported)
         _say_shadowed(real)
-    served = [top for top in TOPS if chosen == "qtune" or top not in real]
+    served = [top for top in TOPS if chosen == "qtune" or not (top in real or top in imported)]
     sys.meta_path.insert(0, CompatFinder(served, adapt_torch))
     _tell_children(chosen)
     return Installation(is_first=True)
@@ -118,15 +119,22 @@ def _inside(package: ModuleSpec, name: str) -> ModuleSpec | None:
     return spec if spec is not None and spec.origin is not None else None
 
 
-def _refuse_imported() -> None:
-    for top in TOPS:
-        module = sys.modules.get(top)
-        if module is not None and not isinstance(module, AliasModule):
-            where = getattr(module, "__file__", None) or "an unknown place"
-            raise ArgumentError(
-                f"qtune.compat: {top} is imported already, from {where}. Call install() before its "
-                f"first import, or install(prefer='installed') to go on with it"
-            )
+def _imported() -> dict[str, str]:
+    """The real packages that this process has imported, and from where."""
+    modules = {top: sys.modules[top] for top in TOPS if sys.modules.get(top) is not None}
+    return {
+        top: getattr(module, "__file__", None) or "an unknown place"
+        for top, module in modules.items()
+        if not isinstance(module, AliasModule)
+    }
+
+
+def _refuse(imported: Mapping[str, str]) -> None:
+    for top, where in imported.items():
+        raise ArgumentError(
+            f"qtune.compat: {top} is imported already, from {where}. Call install() before its "
+            f"first import, or install(prefer='installed') to go on with it"
+        )
 
 
 def _say_shadowed(real: Mapping[str, str]) -> None:
@@ -143,16 +151,22 @@ def _say_shadowed(real: Mapping[str, str]) -> None:
 def _tell_children(prefer: str) -> None:
     """Variables that the interpreters of child processes read at their start."""
     os.environ[ACTIVE] = prefer
-    folders = [entry for entry in os.environ.get(_PATH, "").split(os.pathsep) if entry]
+    folders = _folders()
     if str(_CHILD) not in folders:
         os.environ[_PATH] = os.pathsep.join([str(_CHILD), *folders])
 
 
 def _tell_children_no_more() -> None:
     os.environ.pop(ACTIVE, None)
-    folders = os.environ.get(_PATH, "").split(os.pathsep)
-    rest = [entry for entry in folders if entry and entry != str(_CHILD)]
+    folders = _folders()
+    rest = [entry for entry in folders if entry != str(_CHILD)]
     if rest:
         os.environ[_PATH] = os.pathsep.join(rest)
-    else:
-        os.environ.pop(_PATH, None)
+    elif folders:
+        del os.environ[_PATH]
+
+
+def _folders() -> list[str]:
+    """The entries of PYTHONPATH; an empty one among them is the working directory."""
+    value = os.environ.get(_PATH)
+    return value.split(os.pathsep) if value else []

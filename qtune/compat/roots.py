@@ -146,6 +146,9 @@ LEFT_OUT: Mapping[str, tuple[str, str]] = MappingProxyType(
 A plain name holds wherever it is asked for.
 """
 
+TOPS_LEFT_OUT = ("horizon_tc_ui", "hat")
+"""The names of ``LEFT_OUT`` that are top-level packages; the other plain ones lie inside."""
+
 
 def parent_and_name(dotted: str) -> tuple[str, str]:
     """The longest served module in front of ``dotted``, and the next name behind it.

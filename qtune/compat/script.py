@@ -10,8 +10,9 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
@@ -32,14 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     stack = ExitStack()
     atexit.register(stack.close)  # first registered, so last run
+    execute = None
     try:
-        _execute(_read(argv), stack)
+        execute = _ready(_read(argv), stack)
+        execute()
     except SystemExit:
         raise
-    except ArgumentError as error:
-        sys.stderr.write(f"{error}\n")
-        return _CANNOT_OPEN
     except BaseException as error:
+        if execute is None and isinstance(error, ArgumentError):  # ours, not one of the script's
+            sys.stderr.write(f"{error}\n")
+            return _CANNOT_OPEN
         shown = error.with_traceback(_of_the_script(error.__traceback__))
         sys.excepthook(type(shown), shown, shown.__traceback__)
         return _end(error)
@@ -54,7 +57,7 @@ def run(argv: Sequence[str]) -> dict[str, Any]:
     before when it is over. What the script raises, ``SystemExit`` too, goes through.
     """
     with ExitStack() as stack:
-        return _execute(_read(argv), stack)
+        return _ready(_read(argv), stack)()
 
 
 def _read(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -76,20 +79,25 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _execute(args: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
+def _ready(args: argparse.Namespace, stack: ExitStack) -> Callable[[], dict[str, Any]]:
+    """Prepare the process for the script; return the call that runs it."""
     stack.enter_context(install(args.prefer))
     if args.module:
         stack.enter_context(_process(args.module, str(Path.cwd())))
-        return runpy.run_module(args.module[0], run_name=_MAIN, alter_sys=True)
+        return partial(runpy.run_module, args.module[0], run_name=_MAIN, alter_sys=True)
     path = Path(args.script[0]).absolute()
     if path.is_dir():
         stack.enter_context(_process(args.script, str(path)))
-        return runpy.run_path(str(path), run_name=_MAIN)
+        return partial(runpy.run_path, str(path), run_name=_MAIN)
     code = _code(path)
-    stack.enter_context(_process(args.script, str(path.parent)))
+    stack.enter_context(_process(args.script, str(path.resolve().parent)))
     names = vars(stack.enter_context(_main_module(path)))
-    exec(code, names)
-    return names
+
+    def execute() -> dict[str, Any]:
+        exec(code, names)
+        return names
+
+    return execute
 
 
 def _code(path: Path) -> CodeType:
@@ -98,7 +106,7 @@ def _code(path: Path) -> CodeType:
             source = file.read()
     except OSError as error:
         raise ArgumentError(f"qtune.compat: can't open file {str(path)!r}: {error}") from None
-    return compile(source, str(path), "exec")
+    return compile(source, str(path), "exec", dont_inherit=True)  # our own __future__ is not its
 
 
 @contextmanager

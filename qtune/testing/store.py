@@ -93,7 +93,8 @@ class DirectoryStore:
     ) -> T:
         """Return the artefact, building it under its lock if no sound one lies there.
 
-        An ``OSError`` of ``save`` is logged, whatever ``build`` raises is raised.
+        An ``OSError`` or ``RuntimeError`` of ``save`` is logged, whatever ``build`` raises is
+        raised.
         """
         path = self.path(key, name)
         with _locked(path) as writable:
@@ -113,7 +114,7 @@ class DirectoryStore:
             remove_remains(path)  # nobody else writes while we hold the lock
             write_with(path, lambda partial: save(made, partial))
             write_text(_checksum_path(path), _checksum(path))
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # torch.save makes the latter of a full disk
             _log.warning("%s is not kept (%s): the next run builds it again", path, error)
         if not self._tidy:  # once per process: only what writes can make the folder grow
             self._tidy = True

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -56,11 +57,12 @@ def test_without_a_block_until_uninstall() -> None:
 
 
 def test_a_path_of_the_user_stays_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/a:/b")
+    path = ":/a:/b"  # the empty entry is the working directory
+    monkeypatch.setenv("PYTHONPATH", path)
     with install():
-        assert os.environ["PYTHONPATH"].endswith(":/a:/b")
+        assert os.environ["PYTHONPATH"].endswith(f":{path}")
         assert os.environ[ACTIVE] == "qtune"
-    assert os.environ["PYTHONPATH"] == "/a:/b"
+    assert os.environ["PYTHONPATH"] == path
 
 
 @pytest.fixture
@@ -102,6 +104,23 @@ def test_an_imported_toolchain_is_not_mixed_with_qtune(real: Path) -> None:
     with pytest.raises(ArgumentError, match="imported already, from .*prefer='installed'"):
         install()
     del sys.modules["horizon_plugin_pytorch"]
+
+
+def test_what_is_imported_stays_itself_though_no_path_leads_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "hmct", ModuleType("hmct"))
+        with install("installed"):
+            with pytest.raises(ModuleNotFoundError):
+                importlib.import_module("hmct.api")
+            assert isinstance(importlib.import_module("hbdk4"), AliasModule)
+
+
+def test_a_process_that_forbids_torch_gets_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with install():
+        exec(IMPORT, {})
 
 
 def test_an_empty_folder_of_that_name_is_no_toolchain(

@@ -144,3 +144,46 @@ def test_what_can_not_be_read_is_one_error(text: str | None, tmp_path: Path) -> 
         path.write_text(text)
     with pytest.raises(ArgumentError, match=f"can't read {path}"):
         compat_report([path])
+
+
+LATER = """
+from horizon_plugin_pytorch.quantization import qconfig, qconfig as loop
+
+try:
+    import hbdk4.compiler as compiler
+except ImportError:
+    compiler = None
+
+
+def run(*models: qconfig.QConfig):
+    compiler.load("x")
+    late.prepare(None)
+    return qconfig.get_default_qconfig()
+
+
+rows = [qconfig.name for qconfig in [1]], {qconfig: qconfig.x for qconfig in [2]}
+qconfig.get_qconfig  # a comprehension's own names end with it
+for loop in loop.default_qat_8bit_fake_quant_qconfig, 3:
+    loop.whatever
+
+if __name__ == "__main__":
+    import horizon_plugin_pytorch.quantization as late
+
+    run()
+"""
+
+
+def test_names_are_read_as_python_binds_them(tmp_path: Path) -> None:
+    report = report_of(tmp_path, LATER)
+    assert report
+    prefix = "horizon_plugin_pytorch.quantization"
+    assert {use.name.removeprefix(prefix) for use in report.names} == {
+        *("", ".prepare", ".qconfig", ".qconfig.QConfig", ".qconfig.get_qconfig"),
+        *(".qconfig.get_default_qconfig", ".qconfig.default_qat_8bit_fake_quant_qconfig"),
+        *("hbdk4.compiler", "hbdk4.compiler.load"),
+    }
+
+
+def test_a_module_of_the_users_own_is_not_the_toolchains(tmp_path: Path) -> None:
+    text = "import plot_opinfo\nfrom find_bad_case import main\nfrom . import hbdk4\nhbdk4.x\n"
+    assert not report_of(tmp_path, text).names

@@ -34,6 +34,8 @@ SCRIPTS = {
     "a message": "import sys; sys.exit('no data')",
     "an error": "def f():\n    raise ValueError('wrong')\n\nf()",
     "a cause": "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e",
+    "an error of qtune's": "from qtune.errors import ArgumentError\nraise ArgumentError('wrong')",
+    "annotations": "def f(x: int): ...\nprint(f.__annotations__)",
     "no syntax": "x = (",
     "interrupted": "raise KeyboardInterrupt",
     "exit handlers": "import atexit, __main__; value = 3\n"
@@ -49,6 +51,16 @@ def test_a_script_ends_as_under_plain_python(kind: str, tmp_path: Path) -> None:
     assert compat.stdout == plain.stdout
     assert compat.stderr == plain.stderr
     assert compat.returncode == plain.returncode
+
+
+def test_a_linked_script_finds_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "near.py").write_text("print('found')")
+    (tmp_path / "real" / "script.py").write_text("import near, sys; print(sys.path[0], __file__)")
+    (tmp_path / "script.py").symlink_to(tmp_path / "real" / "script.py")
+    plain, compat = both(tmp_path, "script.py")
+    assert plain.stdout.startswith("found\n")
+    assert (compat.stdout, compat.stderr) == (plain.stdout, plain.stderr)
 
 
 def test_a_missing_file_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -186,17 +186,13 @@ def test_without_the_cache_plugin_workers_share_the_folder_of_the_controller(
     assert cache.folder(config, tmp_path_factory) == base / "qtune-artefacts"
 
 
-def test_no_march_anywhere_is_one_clear_error(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        def test_a(qtune_stages):
-            qtune_stages(None, None)
-        """
-    )
+@pytest.mark.parametrize("fixture", ["qtune_stages", "qtune_onnx_stages"])
+def test_no_march_anywhere_is_one_clear_error(fixture: str, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(f"def test_a({fixture}):\n    {fixture}(None, None)\n")
     result = pytester.runpytest("--qtune")
     result.stdout.fnmatch_lines(
         [
-            "E*MarchError: qtune_stages: no march is set: pass march=*--qtune-march*qtune_march*",
+            f"E*MarchError: {fixture}: no march is set: pass march=*--qtune-march*qtune_march*",
             "failed without a check: *test_a: *MarchError*",
             "qtune: 0 checks on 0 model(s), 0 failed, 1 test(s) failed without a check",
         ]

@@ -48,6 +48,21 @@ def test_command_runs_exactly_the_failed_test(
     assert "qtune: 1 check on 1 model(s), 1 failed" in output
 
 
+def test_command_serves_the_toolchains_names_again(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_net="""
+        from checks import check
+        from horizon_plugin_pytorch import March
+
+        def test_bad():
+            check(False, model=str(March.BAYES))
+        """
+    )
+    (command,) = commands(project.runpytest("--qtune-compat"))
+    assert command == "pytest --qtune --qtune-compat test_net.py::test_bad"
+    assert "qtune: 1 check on 1 model(s), 1 failed" in run(command, project.path)
+
+
 def test_command_works_in_the_folder_where_pytest_was_called(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

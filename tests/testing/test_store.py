@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from qtune.testing.store import DirectoryStore, MemoryStore, content_key, remove_folder
 
@@ -162,17 +163,20 @@ def test_of_many_processes_at_once_one_builds(tmp_path: Path) -> None:
     assert (tmp_path / "built").read_text() == "x"
 
 
+@pytest.mark.parametrize("save", [lambda text, path: path.write_text(text), torch.save])
 def test_what_the_disk_has_no_space_for_is_given_but_not_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    save: Callable[[str, Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = DirectoryStore(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        assert get(store, lambda: "x" * 5000) == "x" * 5000
+        given = store.get("k", "a", lambda: "x" * 5000, save, lambda path: path.read_text())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert given == "x" * 5000
     assert "is not kept" in caplog.text
+    assert not store.path("k", "a").exists()
     assert not [path for path in (tmp_path / "k").iterdir() if path.suffix != ".lock"]
     assert get(store, lambda: "new") == "new"  # and the next one is kept
     assert get(store, never) == "new"

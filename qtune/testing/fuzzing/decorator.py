@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 Target = Callable[..., Any]
+_MARCH, _DTYPES = "nash-e", ("qint8", "qint16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ def fuzz(
     max_steps: float | None = None,
     scale: float | None = None,
     examples: int | None = None,
-    march: str = "nash-e",
-    dtypes: Sequence[str] = ("qint8", "qint16"),
+    march: str = _MARCH,
+    dtypes: Sequence[str] = _DTYPES,
 ) -> Callable[[Target | nn.Module], Callable[[], None]]:
     """Make a test that searches inputs for which a function strays from ``against``.
 
@@ -72,8 +73,7 @@ def fuzz(
         is_table = isinstance(target, nn.Module)
         if inspect.iscoroutinefunction(target) or inspect.isgeneratorfunction(target):
             raise ArgumentError(f"fuzz: {target!r} must return its result: no generator, no async")
-        if not is_table and not inputs:
-            raise ArgumentError("fuzz: give inputs=, one strategy or dtype for each argument")
+        (_check_table if is_table else _check_function)(options)
 
         def test() -> None:
             __tracebackhide__ = True
@@ -99,6 +99,20 @@ def _check(options: _Options) -> None:
         raise ArgumentError(f"fuzz: max_steps must be a number from 0 but got {steps!r}")
     if scale is not None and not (_is_number(scale) and scale > 0):
         raise ArgumentError(f"fuzz: scale must be a number above 0 but got {scale!r}")
+
+
+def _check_table(options: _Options) -> None:
+    if options.scale is not None:
+        raise ArgumentError("fuzz: scale is for functions; a table has the step of its own results")
+    if options.inputs is not None and len(options.inputs) != 1:
+        raise ArgumentError(f"fuzz: a table has one input; got inputs of {len(options.inputs)}")
+
+
+def _check_function(options: _Options) -> None:
+    if not options.inputs:
+        raise ArgumentError("fuzz: give inputs=, one strategy or dtype for each argument")
+    if (options.march, tuple(options.dtypes)) != (_MARCH, _DTYPES):
+        raise ArgumentError("fuzz: march and dtypes are for tables; a function has neither")
 
 
 def _is_number(value: object) -> bool:
