@@ -23,6 +23,9 @@ from qtune.hbir.onnx_import.load import own_operators
 
 PASSED, REFUSED, FAILED = "passed", "refused", "failed"
 
+_NUMBERS = ("scales", "roi", "depth", "values")
+"""Inputs of float cases that real files have as constants."""
+
 _OTHER_TYPES = ("FLOAT16", "BFLOAT16", "DOUBLE", "UINT16", "UINT32", "UINT64", "FLOAT8", "INT4")
 
 
@@ -111,9 +114,9 @@ def _with_constants(case: Any) -> onnx.ModelProto | None:
     pairs = list(zip(model.graph.input, case.data_sets[0][0], strict=False))
     moved = 0
     for info, data in pairs[1:]:
-        is_number = isinstance(data, np.ndarray)
-        if is_number and (data.dtype.kind in "iu" or info.name in ("scales", "roi")):
-            model.graph.initializer.append(numpy_helper.from_array(data, info.name))
+        is_number = isinstance(data, (np.ndarray, np.generic))
+        if is_number and (data.dtype.kind in "iu" or info.name in _NUMBERS):
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(data), info.name))
             model.graph.input.remove(info)
             moved += 1
     return model if moved else None

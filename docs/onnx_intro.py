@@ -115,8 +115,8 @@ print(integers[0].feed({{"x": np.array([[-3.0, 0.25, 1.0, 99.0]], np.float32)}})
 * A call takes and gives flat lists (an exported module has the float model's own containers);
   `feed` takes and gives dicts by name.
 * Opsets {OLDEST} to the newest of the installed onnx are brought to {OPSET}. Functions are
-  replaced by their bodies, constants are folded; an If whose condition is constant is the branch
-  that it takes. Nodes and tensors keep their names. A node without a name is called
+  replaced by their bodies, constants are folded; an If that constants or sizes decide is the
+  branch that it takes, one that an input decides is refused with the input's name. Nodes and tensors keep their names. A node without a name is called
   `<op type>_<index in the graph>`, the second node of a name `<name>_1`. Sizes must be known: a
   symbolic first size is a free batch, others are given as `input_shapes`.
 * An operator that has no integer form (or none of its dtype, like a bilinear resize of codes with a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,13 +48,18 @@ def _run(module: HbirModule, feed: dict[str, Array]) -> dict[str, Array]:
 
 
 def new_session(
-    model: bytes, *, optimized: bool = True, shared: Mapping[str, Array] | None = None
+    model: bytes,
+    *,
+    optimized: bool = True,
+    shared: Mapping[str, Array] | None = None,
+    optimized_to: Path | None = None,
 ) -> Any:
     """An ``InferenceSession`` of one thread on the CPU.
 
     ``optimized``: all graph optimizations or none. ``shared``: arrays of initializers that the
-    model declares as external; they are used where they are and must not change. Raises
-    ``RunError`` where onnxruntime is not installed.
+    model declares as external; they are used where they are and must not change. ``optimized_to``:
+    where the model that the optimizations made is written. Raises ``RunError`` where onnxruntime
+    is not installed.
     """
     runtime = _onnxruntime()
     levels = runtime.GraphOptimizationLevel
@@ -63,6 +69,8 @@ def new_session(
     )
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
+    if optimized_to is not None:
+        options.optimized_model_filepath = str(optimized_to)
     if shared:
         values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in shared.values()]
         options.add_external_initializers(list(shared), values)

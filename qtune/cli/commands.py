@@ -296,7 +296,12 @@ def _report(parser: argparse.ArgumentParser) -> None:
 
 
 def _compat_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scripts", metavar="SCRIPT", nargs="+", help="a Python file; it is not run")
+    parser.add_argument(
+        "scripts",
+        metavar="SCRIPT",
+        nargs="+",
+        help="a Python file, or a folder of them; nothing is run",
+    )
     options.add_messages(parser)
 
 

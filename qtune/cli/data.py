@@ -195,17 +195,18 @@ def _cut(
     parts: Mapping[str, Any], batch: int, option: str, form: Callable[[dict[str, Tensor]], Any]
 ) -> list[Any]:
     """Items of ``batch`` samples along the first dimension of all tensors."""
-    sizes = {name: value.shape[:1] for name, value in parts.items() if isinstance(value, Tensor)}
-    counts = {int(size[0]) for size in sizes.values() if size}
-    if len(sizes) < len(parts) or len(counts) != 1:
+    tensors = [value for value in parts.values() if isinstance(value, Tensor)]
+    counts = {tuple(value.shape[:1]) for value in tensors}
+    if len(tensors) < len(parts) or len(counts) != 1 or () in counts:
         came = {n: tuple(getattr(v, "shape", ())) or type(v).__name__ for n, v in parts.items()}
-        raise InputError(
-            f"{option}: a dict must hold tensors with the same number of samples in their first "
-            f"dimension, but got {came}"
-        )
+        rule = "a dict must hold tensors with the same number of samples in their first dimension"
+        if "" in parts:
+            rule, came = "a tensor must have a first dimension, of samples", {"shape": ()}
+        raise InputError(f"{option}: {rule}, but got {came}")
+    ((count,),) = counts
     return [
         form({name: value[start : start + batch] for name, value in parts.items()})
-        for start in range(0, counts.pop(), batch)
+        for start in range(0, count, batch)
     ]
 
 

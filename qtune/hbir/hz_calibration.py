@@ -133,9 +133,16 @@ def calibration_of(node: onnx.NodeProto) -> Calibration:
     negative, NaN or infinite, and for other forms.
     """
     attrs = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    thresholds = _numbers(attrs.get("thresholds", attrs.get("threshold", ())))
-    scales = _numbers(attrs.get("scales", attrs.get("scale", ())))
-    bits = int(attrs.get("bits", 8))
+    try:
+        thresholds = _numbers(attrs.get("thresholds", attrs.get("threshold", ())))
+        scales = _numbers(attrs.get("scales", attrs.get("scale", ())))
+        bits, axis = int(attrs.get("bits", 8)), int(attrs.get("axis", -1))
+    except (TypeError, ValueError):
+        raise OnnxImportError(
+            f"{node.name}: {attrs} are no attributes of a calibration node; bits and axis are "
+            "integers, scales and thresholds numbers or lists of them"
+        ) from None
+    _check_bits(node.name, bits)
     if not scales.size and not thresholds.size:
         raise OnnxImportError(
             f"{node.name}: a calibration node needs scales or thresholds, it has the attributes "
@@ -145,8 +152,7 @@ def calibration_of(node: onnx.NodeProto) -> Calibration:
         scales = (thresholds / np.float32(1 << (bits - 1))).astype(np.float32)
     if not thresholds.size:
         thresholds = (scales * np.float32(1 << (bits - 1))).astype(np.float32)
-    axis = int(attrs.get("axis", -1)) if scales.size > 1 else -1
-    found = Calibration(scales, thresholds, bits, axis)
+    found = Calibration(scales, thresholds, bits, axis if scales.size > 1 else -1)
     check(node.name, found)
     return found
 
@@ -166,8 +172,7 @@ def check(name: str, calibration: Calibration) -> None:
                     f"{name}: its {what}{where} is {value:g}; it must be a positive number. "
                     "Calibrate with data in which the tensor is neither constant 0 nor NaN"
                 )
-    if calibration.bits not in BITS:
-        raise OnnxImportError(f"{name}: bits is {calibration.bits}; expected 4, 8 or 16")
+    _check_bits(name, calibration.bits)
     if calibration.scales.size != calibration.thresholds.size:
         raise OnnxImportError(
             f"{name}: {calibration.scales.size} scales, {calibration.thresholds.size} thresholds; "
@@ -175,6 +180,11 @@ def check(name: str, calibration: Calibration) -> None:
         )
     if calibration.scales.size > 1 and calibration.axis < 0:
         raise OnnxImportError(f"{name}: {calibration.scales.size} scales need an axis from 0 on")
+
+
+def _check_bits(name: str, bits: int) -> None:
+    if bits not in BITS:
+        raise OnnxImportError(f"{name}: bits is {bits}; expected 4, 8 or 16")
 
 
 def check_axis(name: str, calibration: Calibration, shape: Sequence[int]) -> None:
@@ -218,11 +228,17 @@ def hide(proto: onnx.ModelProto) -> None:
             del node.attribute[:]
 
 
-def apply(calibration: Calibration, x: Array) -> Array:
-    """What the node makes of a float32 array, in NumPy."""
-    scale = calibration.along(x.ndim)
+def apply(
+    calibration: Calibration, x: Array, scale: Array | None = None, out: Array | None = None
+) -> Array:
+    """What the node makes of a float32 array, in NumPy.
+
+    ``scale``: the scales as they broadcast on an ``x`` that has its elements in another order.
+    ``out``: an array like ``x`` that takes the result.
+    """
+    scale = calibration.along(x.ndim) if scale is None else scale
     low, high = np.float32(calibration.qmin), np.float32(calibration.qmax)
-    y = np.empty(x.shape, np.float32)
+    y = np.empty(x.shape, np.float32) if out is None else out
     with np.errstate(invalid="ignore", over="ignore"):  # one buffer: large weights pass here
         np.divide(x, scale, out=y)
         y += np.float32(0.5)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from qtune.errors import ArgumentError
+from qtune.onnx_debug.build.named import flag
 from qtune.onnx_debug.calibrated import ACTIVATION, WEIGHT, CalibratedModel
 from qtune.onnx_debug.data import CalibrationDataSet, Given
 from qtune.onnx_debug.distribution_stream import runner_of
-from qtune.onnx_debug.metrics import DEFAULT, OnnxMetric, mean
+from qtune.onnx_debug.metrics import DEFAULT, OnnxMetric, is_comparable
 from qtune.onnx_debug.metrics import metric as metric_of
 from qtune.onnx_debug.runner import Runner
 from qtune.onnx_debug.sensitivity import switchable, switches_of
@@ -65,12 +66,11 @@ def plot_acc_error(
     ``ArgumentError``. Source: onnx_debugger, "plot_acc_error".
     """
     chosen = metric_of(metric)
+    flag("average_mode", average_mode)
     if (quantize_node is None) == (non_quantize_node is None):
         what = "neither was" if quantize_node is None else "both were"
-        raise ArgumentError(
-            f"plot_acc_error: give one of quantize_node and non_quantize_node; {what} given"
-        )
-    check_folder(save_dir, "plot_acc_error, save_dir")
+        raise ArgumentError(f"give one of quantize_node and non_quantize_node; {what} given")
+    check_folder(save_dir, "save_dir")
     runner = runner_of(model_or_file, calibrated_data)
     if quantize_node is not None:
         groups = _groups(runner.model, quantize_node, "quantize_node", _SPECIAL)
@@ -84,7 +84,7 @@ def plot_acc_error(
         }
     nodes, curves = _errors(runner, on, chosen)
     if average_mode:
-        curves = {label: _running_mean(values) for label, values in curves.items()}
+        curves = {label: _running_mean(values, chosen) for label, values in curves.items()}
     from qtune.onnx_debug.pictures import draw_curves
 
     title = "accumulated error" + (" (running mean)" if average_mode else "")
@@ -146,7 +146,7 @@ def _errors(
         items = [_errors_of_item(runner, index, on, metric, owner, bar) for index in range(count)]
     names = tuple(node.name for node in nodes if all(node.name in item[0] for item in items))
     curves = {
-        label: tuple(mean(item[place][name] for item in items) for name in names)
+        label: tuple(metric.mean(item[place][name] for item in items) for name in names)
         for place, label in enumerate(on)
     }
     return names, curves
@@ -165,7 +165,8 @@ def _errors_of_item(
     worst: list[dict[str, float]] = [{} for _ in streams]
     for rows in zip(*streams, strict=True):  # together: a segment's float run serves all
         for values, (tensor, plain, other) in zip(worst, rows, strict=True):
-            _add(values, owner[tensor], metric.value(plain, other), metric)
+            if is_comparable(plain.dtype):
+                _add(values, owner[tensor], metric.value(plain, other), metric)
         bar.advance()
     return worst
 
@@ -175,6 +176,5 @@ def _add(values: dict[str, float], name: str, value: float | None, metric: OnnxM
         values[name] = max(values.get(name, value), value, key=metric.badness)
 
 
-def _running_mean(values: Sequence[float]) -> tuple[float, ...]:
-    sums = itertools.accumulate(values)
-    return tuple(whole / count for count, whole in enumerate(sums, 1))
+def _running_mean(values: Sequence[float], metric: OnnxMetric) -> tuple[float, ...]:
+    return tuple(metric.mean(values[:count]) for count in range(1, len(values) + 1))

@@ -9,11 +9,11 @@ import numpy as np
 
 from qtune.onnx_debug.calibrated import CalibrationNode
 from qtune.onnx_debug.plan import Segment
-from qtune.onnx_debug.switches import Sessions
+from qtune.onnx_debug.segments import Part
+from qtune.onnx_debug.switches import Sessions, same
 
 Array = np.ndarray[Any, Any]
 
-_SAMPLES = 64
 _KEPT_BYTES = 1 << 28  # of an item's float run between atoms; from there on it is made again
 
 
@@ -86,7 +86,7 @@ class Change:
                 self._note(name, before)
             return before
         after = self.base.sessions.calibrate(self.on[item.name], before)
-        if item.source in self._changed or not _same(before, after):
+        if item.source in self._changed or not same(before, after):
             self._note(name, after)
         return after
 
@@ -112,37 +112,44 @@ class Change:
         self._values = {n: array for n, array in self._values.items() if n in segment.kept}
 
     def _run_atoms(self, segment: Segment, wanted: frozenset[str]) -> None:
-        """Atom by atom, open ones where other weights or more than their outputs are asked for."""
+        """Atom by atom, open ones where more than their outputs is asked for."""
         if len(segment.atoms) > 1:  # of a single one all that is read is at the cuts
             self.base.enter(segment, is_open=bool(wanted))
         for atom in segment.atoms:
-            weights = {name: self.tensor(name) for name in atom.weights}
             given = {name: self.tensor(name) for name in atom.inputs}
-            is_other = any(map(self.is_changed, weights))
-            if not (is_other or any(map(self.is_changed, given))):
-                continue
-            if is_other or wanted:
-                names = [n for n in atom.made if n in atom.outputs or n in wanted]
-                self._note_changed(self.base.sessions.run_open(atom, given | weights, names))
-            else:
-                self._note_changed(self.base.sessions.run_plain(atom, given))
+            others = None if wanted else self._other_weights(atom, given)
+            if others is None:
+                self._run_open(atom, given, wanted)
+            elif others or any(map(self.is_changed, given)):
+                self._note_changed(self.base.sessions.run_plain(atom, given, others))
+
+    def _run_open(self, atom: Part, given: Mapping[str, Array], wanted: frozenset[str]) -> None:
+        weights = {name: self.tensor(name) for name in atom.weights}
+        if any(map(self.is_changed, [*given, *weights])):
+            names = [n for n in atom.made if n in atom.outputs or n in wanted]
+            self._note_changed(self.base.sessions.run_open(atom, {**given, **weights}, names))
+
+    def _other_weights(self, atom: Part, given: Mapping[str, Array]) -> dict[str, Array] | None:
+        """The weights that nodes change, as the atom's session takes them; ``None``: it can't."""
+        wiring = self.base.sessions.wiring
+        names = [name for name in atom.weights if self._is_on(name)]
+        if not names:
+            return {}
+        items = {name: list(wiring.chain(name)) for name in names}
+        if any(len(chain) > 1 for chain in items.values()):
+            return None
+        on = {name: self.on[item.name] for name, (item,) in items.items()}
+        return self.base.sessions.moved_weights(atom, given, on)
+
+    def _is_on(self, name: str) -> bool:
+        """Whether a calibration node between ``name`` and its root is on."""
+        return any(item.name in self.on for item in self.base.sessions.wiring.chain(name))
 
     def _note_changed(self, made: Mapping[str, Array]) -> None:
         for name, array in made.items():
-            if not _same(array, self.base.tensor(name)):
+            if not same(array, self.base.tensor(name)):
                 self._note(name, array)
 
     def _note(self, name: str, array: Array) -> None:
         self._values[name] = array
         self._changed.add(name)
-
-
-def _same(a: Array, b: Array) -> bool:
-    """Whether all elements are equal; mostly a few of them tell."""
-    if a is b:
-        return True
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    few = slice(None, None, a.size // _SAMPLES + 1)
-    flat, other = a.reshape(-1), b.reshape(-1)
-    return bool((flat[few] == other[few]).all() and (flat == other).all())

@@ -39,9 +39,8 @@ def get_channelwise_data_distribution(
     Files: ``<save_dir>/<node>_channelwise.png``. Raises ``ArgumentError`` for an unknown node, an
     ordinary node, and an ``axis`` that the tensor lacks.
     """
-    check_folder(save_dir, "get_channelwise_data_distribution, save_dir")
-    if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
-        raise ArgumentError(f"axis: expected a whole number or None, got {kind_of(axis)} ({axis})")
+    check_folder(save_dir, "save_dir")
+    check_axis(axis)
     runner = runner_of(model_or_file, calibrated_data)
     names = chosen_nodes(runner.model, nodes_list, "nodes_list", (CALIBRATION,))
     chosen = subjects(runner.model, names)
@@ -58,6 +57,12 @@ def get_channelwise_data_distribution(
         for subject in chosen
         for path in _draw(subject, held[subject.name], places[subject.name], save_dir)
     ]
+
+
+def check_axis(axis: Any) -> None:
+    """Raise ``ArgumentError`` if ``axis`` is neither a whole number nor ``None``."""
+    if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
+        raise ArgumentError(f"axis: expected a whole number or None, got {kind_of(axis)} ({axis})")
 
 
 def channel_axis(subject: Subject, rank: int, axis: int | None = None) -> int:
@@ -95,5 +100,7 @@ def items_of(runner: Runner, subject: Subject) -> int:
 def _draw(
     subject: Subject, values: ChannelValues, axis: int, save_dir: str | os.PathLike[str]
 ) -> list[Path]:
-    title = f"{subject.name} ({subject.kind}), {values.count.size} channels along axis {axis}"
+    count = values.count.size
+    where = f"{count} channel{'s' * (count != 1)} along axis {axis}" if axis >= 0 else "one number"
+    title = f"{subject.name} ({subject.kind}), {where}"
     return draw_boxes(picture(save_dir, subject, "channelwise"), values.boxes(), title)

@@ -89,7 +89,8 @@ class ChannelValues:
 
     def quantiles(self, shares: tuple[float, ...]) -> Array:
         """``[channels, shares]``, linear between values; NaN for a channel without any."""
-        return np.stack([np.quantile(row, shares) if row.size else _none(shares) for row in self])
+        rows = [np.quantile(row, shares) if row.size else _none(shares) for row in self]
+        return np.array(rows, np.float64).reshape(-1, len(shares))
 
     def __iter__(self) -> Iterator[Array]:
         """The kept finite values of each channel."""

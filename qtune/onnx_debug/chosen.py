@@ -22,15 +22,16 @@ def chosen_nodes(
     """
     listed = [names] if isinstance(names, str) else names
     if not isinstance(listed, Sequence) or not all(isinstance(name, str) for name in listed):
+        got = "None" if names is None else f"{kind_of(names)} ({names!r})"
         raise ArgumentError(
-            f"{argument}: expected the name of a node, or a list of names; got {kind_of(names)} "
-            f"({names!r})"
+            f"{argument}: expected the name of a node, or a list of names; got {got}"
         )
     if not listed:
         raise ArgumentError(f"{argument}: the list is empty; name at least one node")
     known = _known(model)
     for name in listed:
-        _check(name, known, argument, kinds)
+        if known.get(name) not in kinds:
+            raise _wrong(model, name, known, argument, kinds)
     return list(dict.fromkeys(listed))
 
 
@@ -40,16 +41,26 @@ def _known(model: CalibratedModel) -> dict[str, str]:
     )
 
 
-def _check(name: str, known: dict[str, str], argument: str, kinds: Sequence[str]) -> None:
-    if known.get(name) in kinds:
-        return
+def _wrong(
+    model: CalibratedModel, name: str, known: dict[str, str], argument: str, kinds: Sequence[str]
+) -> ArgumentError:
     allowed = [item for item, kind in known.items() if kind in kinds]
     wanted = " or ".join(kinds)
     near = get_close_matches(name, allowed, n=3)
     hint = f"close matches: {', '.join(near)}" if near else f"there are {_some(allowed)}"
     if name in known:
-        raise ArgumentError(f"{argument}: {name} is an {known[name]}, expected a {wanted}; {hint}")
-    raise ArgumentError(f"{argument}: the model has no {wanted} {name!r}; {hint}")
+        return ArgumentError(f"{argument}: {name} is an {known[name]}, expected a {wanted}; {hint}")
+    makers = [item for item in _makers(model, name) if item in allowed]
+    if makers:
+        hint = f"it is the name of a tensor, which {makers[0]} makes"
+    return ArgumentError(f"{argument}: the model has no {wanted} {name!r}; {hint}")
+
+
+def _makers(model: CalibratedModel, tensor: str) -> list[str]:
+    """What gives the tensor, or reads it to calibrate it."""
+    nodes = [node.name for node in model.nodes if tensor in node.outputs]
+    items = model.calibrations.values()
+    return nodes + [item.name for item in items if tensor == item.output]
 
 
 def _some(names: Sequence[str], most: int = 8) -> str:

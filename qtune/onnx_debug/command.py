@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 TABLES = "qtune.onnx_debug.sensitivity"
 """The logger of the tables that ``-v`` asks for."""
 _PROG = "hmct-debugger"
+_ANSWERS = ("true", "false", "yes", "no", "on", "off", "none", "0", "1")
+"""What somebody may type as the value of a switch; those that are none get an error."""
 _EPILOG = """\
 Lists are written [a,b] or ['a','b'], nested ones [[a,b],[c]]. Put quotes around a list where the
 names hold characters of the shell: "[a;1,b]".
@@ -45,18 +49,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Subcommand = args.command
     with _messages():
         try:
-            result = call(command, args)
+            _tell(command, args, call(command, args))
         except KeyboardInterrupt:
             return _failed(command, "interrupted", INTERRUPTED)
         except (QtuneError, OSError, NotImplementedError) as error:
             return _failed(command, " ".join(str(error).split()), FAILED)
-    _tell(command, args, result)
     return DONE
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments by the functions' parameters, and ``command``; ``SystemExit`` if misused."""
-    return parser().parse_args(_with_values(join_lists(argv)))
+    args, rest = parser().parse_known_args(_with_values(join_lists(argv)))
+    if rest:
+        args.misused(_unknown(rest[0], args.command))
+    del args.misused
+    return args
+
+
+def _unknown(word: str, command: Subcommand) -> str:
+    if word.startswith("-"):
+        flags = [f for option in command.options for f in option.flags if "_" not in f]
+        near = get_close_matches(word.partition("=")[0], flags, n=1)
+        return f"unrecognized arguments: {word}" + (f"; did you mean {near[0]}?" if near else "")
+    hint = 'put quotes around a list, "[a,b]": the shell reads brackets as a pattern of file names'
+    return f"unrecognized arguments: {word}; {hint}"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         add_arguments(sub, command)
-        sub.set_defaults(command=command)
+        sub.set_defaults(command=command, misused=sub.error)
     return top
 
 
@@ -128,17 +144,22 @@ def _with_values(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     for word, after in zip(words, [*words[1:], ""], strict=True):
         found.append(word)
-        if word in switches and after.lower() not in ("true", "false"):
+        if word in switches and after.lower() not in _ANSWERS:
             found.append("True")
     return found
 
 
 def _tell(command: Subcommand, args: argparse.Namespace, result: Any) -> None:
     """Which files were written; how to see the table, where nobody would see anything."""
-    for path in written(result):
-        show(f"wrote {path}")
+    try:
+        for path in written(result):
+            show(f"wrote {path}")
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        _stop_writing(error)
     if not getattr(args, "verbose", True) and args.save_dir is None:
-        sys.stderr.write(f"{_PROG} {command.name}: done; -v True prints the table\n")
+        _say(f"{_PROG} {command.name}: done; -v True prints the table")
 
 
 def written(result: Any) -> list[Path]:
@@ -152,15 +173,43 @@ def written(result: Any) -> list[Path]:
 
 
 def _failed(command: Subcommand, message: str, status: int) -> int:
-    sys.stderr.write(f"{_PROG} {command.name}: {message}\n")
+    _say(f"{_PROG} {command.name}: {message}")
     return status
+
+
+def _say(line: str) -> None:
+    if sys.stderr is not None:  # it may be closed
+        sys.stderr.write(f"{line}\n")
+
+
+def _stop_writing(error: OSError) -> None:
+    """What is left for standard output goes nowhere.
+
+    No error where the reader has read enough, as ``head`` does; else raises ``error``.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    if not isinstance(error, BrokenPipeError):
+        raise error
+
+
+class _Tables(logging.StreamHandler[Any]):
+    """Writes to standard output. A table that can't be written is an error of the command."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            _stop_writing(error)
+        else:
+            super().handleError(record)
 
 
 @contextmanager
 def _messages() -> Iterator[None]:
     """Tables go to standard output, what the steps say to standard error; then all is as before."""
     log = logging.getLogger("qtune.onnx_debug")
-    tables = logging.StreamHandler(sys.stdout)
+    tables = _Tables(sys.stdout)
     tables.addFilter(_is_table)
     steps = logging.StreamHandler(sys.stderr)
     steps.addFilter(lambda record: not _is_table(record))

@@ -26,9 +26,10 @@ class CalibrationDataSet:
     """Items of calibration data, each a dict of arrays by input name; files are read when asked.
 
     ``given``: a folder ``<dir>/<input name>/<i>.npy``; a dict of input name -> sequence of arrays
-    or of .npy files, or a folder of them; or, for a model of one input, a sequence of arrays (with
-    more inputs: a sequence of dicts). A single array is one item. ``inputs``: those of the model;
-    every item is checked against their names, sizes and dtypes when it is read.
+    or of .npy files, or a folder of them; or a sequence of items: dicts, tuples in the order of the
+    inputs, or, for a model of one input, arrays or .npy files. A single array is one item.
+    ``inputs``: those of the model; every item is checked against their names, sizes and dtypes when
+    it is read.
 
     Raises ``ArgumentError`` naming the input, the file or the index, and what was expected.
     """
@@ -91,11 +92,19 @@ def _lists(given: Any, inputs: Sequence[Port]) -> dict[str, Sequence[Any]]:
         for index, item in enumerate(given):
             _check_names(set(item), names, f"calibration data, item {index}")
         return {port.name: [item[port.name] for item in given] for port in inputs}
+    if isinstance(given, Sequence) and given and all(type(item) is tuple for item in given):
+        for index, item in enumerate(given):
+            if len(item) != len(inputs):
+                raise ArgumentError(
+                    f"calibration data, item {index}: a tuple of {len(item)} for the inputs "
+                    f"{', '.join(port.name for port in inputs)}; give one array for each"
+                )
+        return {port.name: [item[i] for item in given] for i, port in enumerate(inputs)}
     if isinstance(given, Sequence) and len(inputs) == 1:
         return {inputs[0].name: list(given)}
     raise ArgumentError(
-        f"calibration data: expected a folder, a dict of input name -> arrays, a list of such "
-        f"dicts{' or a list of arrays' if len(inputs) == 1 else ''}; got {type(given).__name__} "
+        f"calibration data: expected a folder, a dict of input name -> arrays, a list of dicts or "
+        f"tuples{' or arrays' if len(inputs) == 1 else ''}; got {type(given).__name__} "
         f"for a model with the inputs {', '.join(port.name for port in inputs)}"
     )
 
@@ -113,8 +122,7 @@ def _by_name(given: Mapping[str, Any], inputs: Sequence[Port]) -> dict[str, Sequ
                     f"calibration data: input {name!r}: expected an array, a list of arrays or "
                     f"files, or a folder; got {type(items).__name__}"
                 )
-            listed: list[Any] = [items] if is_one else list(items)
-            found[name] = [Path(i) if isinstance(i, (str, os.PathLike)) else i for i in listed]
+            found[name] = [items] if is_one else list(items)
     return found
 
 
@@ -160,15 +168,15 @@ def _npy_files(folder: Path, name: str) -> list[Path]:
 
 def _order(stem: str) -> tuple[Any, ...]:
     parts = re.split(r"(\d+)", stem)
-    return tuple((1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts)
+    return tuple((1, int(p), "") if p.isdecimal() else (0, 0, p) for p in parts)
 
 
 def _checked(item: Any, index: int, port: Port) -> Array:
     where = f"item {index} of input {port.name!r}"
     array = item
-    if isinstance(item, Path):
+    if isinstance(item, (str, os.PathLike)):
         where = str(item)
-        array = _read(item)
+        array = _read(Path(item))
     array = np.asarray(array)
     if array.dtype != port.dtype:
         raise ArgumentError(

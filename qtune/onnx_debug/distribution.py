@@ -52,7 +52,7 @@ def plot_distribution(
     Files: ``<save_dir>/<node>_distribution.png``, with ``_`` for what is no letter of a file's
     name. Raises ``ArgumentError`` for an unknown node.
     """
-    check_folder(save_dir, "plot_distribution, save_dir")
+    check_folder(save_dir, "save_dir")
     runner = runner_of(model_or_file, calibrated_data)
     chosen = subjects(runner.model, chosen_nodes(runner.model, nodes_list, "nodes_list"))
     counts = {item.name: [Counts() for _ in _TITLES[item.kind]] for item in chosen}
@@ -69,7 +69,8 @@ def _arrays(subject: Subject, plain: Array, calibrated: Array) -> tuple[Array, .
         return (plain,)
     if subject.kind == WEIGHT:
         return plain, calibrated
-    return plain, calibrated, calibrated.astype(np.float64) - plain.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # inf - inf is NaN, which is counted as lost
+        return plain, calibrated, calibrated.astype(np.float64) - plain.astype(np.float64)
 
 
 def _draw(subject: Subject, counts: Sequence[Counts], save_dir: str | os.PathLike[str]) -> Path:

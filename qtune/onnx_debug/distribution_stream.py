@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from qtune.errors import ArgumentError
 from qtune.onnx_debug.calibrated import WEIGHT, CalibratedModel, CalibrationNode
 from qtune.onnx_debug.data import CalibrationDataSet, Given
 from qtune.onnx_debug.load import load_calibrated
-from qtune.onnx_debug.names import free_name
+from qtune.onnx_debug.names import file_stem
 from qtune.onnx_debug.runner import Runner
 from qtune.onnx_debug.segments import Wiring
 from qtune.onnx_debug.switches import Sessions
@@ -24,7 +23,6 @@ from qtune.report.progress import progress
 Array = np.ndarray[Any, Any]
 
 ORDINARY = "node"
-_LONGEST = 120  # characters of a file's name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,8 +55,7 @@ def subjects(model: CalibratedModel, names: Sequence[str]) -> list[Subject]:
     taken: set[str] = set()
     found = []
     for name in names:
-        stem = free_name(_stem(name), taken)
-        taken.add(stem)
+        stem = file_stem(name, taken)
         item = model.calibrations.get(name)
         if item is not None:
             found.append(Subject(name, item.kind, item.source, item, stem))
@@ -66,11 +63,6 @@ def subjects(model: CalibratedModel, names: Sequence[str]) -> list[Subject]:
         tensor = next(output for output in model.node(name).outputs if output)
         found.append(Subject(name, ORDINARY, tensor, readers.get(tensor), stem))
     return found
-
-
-def _stem(name: str) -> str:
-    """The letters of ``name`` that every file system takes, the last ones of a long name."""
-    return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("._-")[-_LONGEST:] or "node"
 
 
 def stream(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +14,13 @@ import numpy as np
 from qtune.errors import ArgumentError
 from qtune.hbir import hz_calibration
 from qtune.hbir.hz_calibration import Calibration
+from qtune.onnx_debug.build.named import flag
 from qtune.onnx_debug.calibrated import ACTIVATION, CalibratedModel, CalibrationNode
 from qtune.onnx_debug.data import CalibrationDataSet, Given
 from qtune.onnx_debug.distribution_stream import runner_of
-from qtune.onnx_debug.metrics import DEFAULT, OnnxMetric, mean
+from qtune.onnx_debug.metrics import DEFAULT, OnnxMetric
 from qtune.onnx_debug.metrics import metric as metric_of
+from qtune.onnx_debug.names import file_stem
 from qtune.onnx_debug.runner import Runner
 from qtune.onnx_debug.sensitivity import (
     candidates,
@@ -94,8 +95,9 @@ def sensitivity_analysis(
     chosen = metric_of(metric)
     if qtype not in (FLOAT, INT16):
         raise ArgumentError(f"qtype: expected {FLOAT} or {INT16}; got {qtype!r}")
-    _check_threshold(pick_threshold)
-    check_folder(save_dir, "sensitivity_analysis, save_dir")
+    check_threshold(pick_threshold)
+    flag("output_separated", output_separated)
+    check_folder(save_dir, "save_dir")
     runner = runner_of(model_or_file, calibrated_data)
     runner.data.count(data_num)
     if sensitive_nodes:
@@ -110,12 +112,16 @@ def sensitivity_analysis(
     series = []
     for output, values in scores.items():
         alone, freed = (chosen.perfect, *values[: len(nodes)]), tuple(values[len(nodes) :])
-        file = Path(save_dir) / f"{_stem(output, taken)}.png"
-        series.append(FreedSeries(output, alone, freed, _draw(file, ticks, alone, freed, chosen)))
+        stem = STEM if output is None else f"{STEM}_{file_stem(output, taken)}"
+        file = Path(save_dir) / f"{stem}.png"
+        series.append(
+            FreedSeries(output, alone, freed, _draw(file, ticks, alone, freed, chosen, qtype))
+        )
     return SensitivityAnalysis(chosen.name, qtype, tuple(nodes), chosen.perfect, tuple(series))
 
 
-def _check_threshold(value: Any) -> None:
+def check_threshold(value: Any) -> None:
+    """Raise ``ArgumentError`` if ``value`` is no ``pick_threshold``."""
     is_number = isinstance(value, (int, float, np.integer, np.floating))
     if not is_number or isinstance(value, bool) or np.isnan(value):
         raise ArgumentError(f"pick_threshold: expected a number but got {value!r}")
@@ -197,17 +203,7 @@ def _scores(
         values = runner.values(index, on[place], outputs)
         for key, names in groups.items():
             found[key][place].append(metric.worst({n: plain[n] for n in names}, values))
-    return {key: [mean(item) for item in items] for key, items in found.items()}
-
-
-def _stem(output: str | None, taken: set[str]) -> str:
-    if output is None:
-        return STEM
-    from qtune.onnx_debug.names import free_name
-
-    stem = free_name(STEM + "_" + re.sub(r"[^\w.-]+", "_", output, flags=re.ASCII), taken)
-    taken.add(stem)
-    return stem
+    return {key: [metric.mean(item) for item in items] for key, items in found.items()}
 
 
 def _draw(
@@ -216,7 +212,10 @@ def _draw(
     alone: Sequence[float],
     freed: Sequence[float],
     metric: OnnxMetric,
+    qtype: str,
 ) -> Path:
     from qtune.onnx_debug.pictures import draw_sensitivity
 
-    return draw_sensitivity(file, ticks, alone, freed, metric.name, baseline=metric.perfect)
+    return draw_sensitivity(
+        file, ticks, alone, freed, metric.name, baseline=metric.perfect, qtype=qtype
+    )

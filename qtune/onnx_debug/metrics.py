@@ -38,6 +38,7 @@ Array = np.ndarray[Any, Any]
 
 DEFAULT = "cosine-similarity"
 _FLOOR = 1e-3  # of the mean magnitude
+_NUMBERS = "biufc"
 
 
 def _mre(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -83,15 +84,25 @@ class OnnxMetric:
         known = [value for value in values if value is not None]
         return max(known, key=self.badness, default=self.perfect)
 
+    def mean(self, values: Iterable[float]) -> float:
+        """The mean over data items or nodes; NaN if one is NaN.
 
-def mean(values: Iterable[float]) -> float:
-    """The mean over the data items. NaN if one is NaN, or if +inf and -inf meet."""
-    listed = list(values)
-    return sum(listed) / len(listed)
+        An infinite similarity, the SQNR of equal tensors, is left out where there are others: one
+        item without an error would hide all that the others have.
+        """
+        listed = list(values)
+        if self.is_similarity:
+            listed = [value for value in listed if value != math.inf] or listed
+        return sum(listed) / len(listed)
+
+
+def is_comparable(dtype: np.dtype[Any]) -> bool:
+    """Whether a tensor of ``dtype`` holds numbers or truth values."""
+    return dtype.kind in _NUMBERS
 
 
 def _tensor(array: Array) -> torch.Tensor:
-    if array.dtype.kind not in "biufc":
+    if not is_comparable(array.dtype):
         raise ArgumentError(f"a tensor of dtype {array.dtype} can't be compared by numbers")
     wide = array.astype(np.int64) if array.dtype.kind == "u" and array.itemsize > 1 else array
     return torch.from_numpy(wide if wide.flags.writeable else wide.copy())

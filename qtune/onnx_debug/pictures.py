@@ -26,8 +26,8 @@ def draw_curves(
 ) -> Path:
     """Draw one curve per label over the names ``ticks``, and write a PNG; return its path.
 
-    Each of ``curves`` has one value per tick. NaN and ``None`` leave a gap; an infinite value (the
-    SQNR of equal tensors) is a triangle on the upper or lower edge.
+    Each of ``curves`` has one value per tick, ``None`` leaves a gap. An infinite value (the SQNR of
+    equal tensors) is a triangle on the upper or lower edge, NaN a star on the lower one.
     """
     figure = on.sheet(on.width_for(len(ticks)), _HEIGHT)
     axes = on.one_axes(figure)
@@ -43,7 +43,7 @@ def draw_curves(
             markersize=4,
             linewidth=1.4,
         )
-        _infinite(axes, values, line.get_color())
+        _not_finite(axes, given, line.get_color())
         lines.append(line)
     _frame(axes, ticks, ylabel, title)
     on.legend_beside(axes, lines, list(curves))
@@ -58,14 +58,16 @@ def draw_sensitivity(
     ylabel: str,
     *,
     baseline: float = 1.0,
+    qtype: str = "float32",
     title: str = "sensitivity analysis",
 ) -> Path:
     """Draw the figure of sensitivity_analysis (onnx_debugger), and write a PNG; return its path.
 
     ``ticks``: ``none``, then the sensitive nodes. ``only_current``: only this node is quantized
     (green x). ``freed``: all are but this node and those before it (red line); at ``none`` it is
-    the calibrated model. ``baseline``: what the metric gives for the float model against itself
-    (blue dashed line; none where it is infinite). ``None`` leaves a point out.
+    the calibrated model. ``qtype``: what those nodes have instead of their grid. ``baseline``: what
+    the metric gives for the float model against itself (blue dashed line; none where it is
+    infinite). ``None`` leaves a point out.
     """
     figure = on.sheet(on.width_for(len(ticks)), _HEIGHT)
     axes = on.one_axes(figure)
@@ -78,11 +80,16 @@ def draw_sensitivity(
     shown["only quantize current node"] = axes.plot(
         places, _finite(alone), color=on.GREEN, linestyle="none", marker="x", markersize=7
     )[0]
-    shown["float: current node and all before"] = axes.plot(
-        places, _finite(both), color=on.RED, linestyle="-", linewidth=1.6
+    shown[f"{qtype}: current node and all before"] = axes.plot(
+        places,
+        _finite(both),
+        color=on.RED,
+        linestyle="-",
+        linewidth=1.6,
+        marker="." if len(ticks) <= _MOST_MARKED else None,  # a line of one point is none
     )[0]
-    _infinite(axes, alone, on.GREEN)
-    _infinite(axes, both, on.RED)
+    _not_finite(axes, only_current, on.GREEN)
+    _not_finite(axes, freed, on.RED)
     _frame(axes, ticks, ylabel, title)
     on.legend_beside(axes, list(shown.values()), list(shown))
     return on.save(figure, path)
@@ -98,10 +105,11 @@ def _finite(values: Sequence[float]) -> list[float]:
     return [value if math.isfinite(value) else math.nan for value in values]
 
 
-def _infinite(axes: Any, values: Sequence[float], color: Any) -> None:
-    """Triangles on the edges, where infinite values are."""
-    for edge, marker, wanted in ((1.0, "^", math.inf), (0.0, "v", -math.inf)):
-        at = [place for place, value in enumerate(values) if value == wanted]
+def _not_finite(axes: Any, values: Values, color: Any) -> None:
+    """Marks on the edges: triangles where infinite values are, stars where NaN is."""
+    known = {place: value for place, value in enumerate(values) if value is not None}
+    for edge, marker, wanted in ((1.0, "^", "inf"), (0.0, "v", "-inf"), (0.0, "*", "nan")):
+        at = [place for place, value in known.items() if str(float(value)) == wanted]
         if at:
             axes.plot(
                 at,

@@ -56,10 +56,11 @@ def _draw(axes: Any, panel: Panel) -> None:
     on.describe(axes, xlabel="value", ylabel="number of values", title=panel.title)
     edges, heights = counts.shown(min(_MOST_BINS, max(16, 2 * math.isqrt(counts.total))))
     if not heights.size:
-        axes.text(0.5, 0.5, "no finite value", ha="center", transform=axes.transAxes)
+        text = f"NaN or infinite: all {counts.lost}" if counts.lost else "no values"
+        axes.text(0.5, 0.5, text, ha="center", transform=axes.transAxes)
         return
     if counts.least == counts.most:  # one value: a bar that can be seen
-        half = 0.05 * max(abs(counts.most), 1.0)
+        half = 0.05 * (max(abs(counts.most), panel.threshold or 0.0) or 1.0)
         edges, heights = np.array([counts.most - half, counts.most + half]), heights[:1]
     axes.stairs(heights, edges, fill=True, color=on.GREY, alpha=0.75)
     axes.set_yscale("log")

@@ -64,7 +64,10 @@ def _draw_values(axes: Any, ranges: Ranges) -> None:
             )
         shown.append(line)
         labels.append("threshold")
+    axes.use_sticky_edges = False  # a margin below the lowest threshold, too
+    axes.autoscale_view()
     axes.set_xlim(edges[0] - 0.2, edges[-1] + 0.2)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(True, axis="y", color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     on.legend_beside(axes, shown, labels)

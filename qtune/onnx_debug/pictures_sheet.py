@@ -20,8 +20,8 @@ STYLES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*X"
 
 DPI = 100
-MOST_TICKS = 600
-"""Names along an axis; of more, evenly spaced ones are written."""
+MOST_TICKS = 150
+"""Names along an axis; of more, evenly spaced ones are written, so that the whole is seen."""
 _PER_TICK, _LEAST_WIDTH = 0.17, 7.0  # inches: one rotated line of 8 points, and a page
 _LONGEST = 60  # characters of a name
 
@@ -63,9 +63,11 @@ def width_for(count: int) -> float:
 
 
 def name_ticks(axes: Any, names: list[str] | tuple[str, ...]) -> None:
-    """Write ``names`` upright below the positions 0, 1, 2, ... of the x axis."""
+    """Write ``names`` upright below the positions 0, 1, 2, ... of the x axis; always both ends."""
     step = -(-len(names) // MOST_TICKS) or 1
-    at = list(range(0, len(names), step))
+    at = list(range(len(names) - 1, -1, -step))[::-1]
+    if at and at[0]:
+        at[0] = 0
     axes.set_xticks(at, [readable(names[i]) for i in at], rotation=90, fontsize=8, parse_math=False)
     axes.set_xlim(-0.6, max(len(names), 1) - 0.4)
 

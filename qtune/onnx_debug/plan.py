@@ -1,14 +1,16 @@
-"""The segments of a model, cut where a run of its first item shows that little goes across."""
+"""The segments of a model, cut where for its first item little goes across."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from qtune.onnx_debug.segments import Part, Wiring, cuts, work
+from qtune.onnx_debug.segments import Part, Shape, Wiring, cuts, work
+from qtune.onnx_debug.sizes import inferred_sizes
 from qtune.onnx_debug.switches import Sessions
 
 Array = np.ndarray[Any, Any]
@@ -35,6 +37,10 @@ def segments(sessions: Sessions, feed: Mapping[str, Array]) -> tuple[Segment, ..
     atoms = [wiring.part(*bounds) for bounds in wiring.atoms()]
     if not atoms:
         return ()
+    sizes = inferred_sizes(wiring, feed)
+    if not wiring.maker.keys() <= sizes.keys():
+        sizes |= _probed(sessions, atoms, feed)
+    sessions.sizes = sizes
     readers = [
         sum(
             not wiring.by_output.keys().isdisjoint(names)
@@ -42,7 +48,9 @@ def segments(sessions: Sessions, feed: Mapping[str, Array]) -> tuple[Segment, ..
         )
         for a in atoms
     ]
-    starts = cuts(*_costs(sessions, atoms, feed), readers)
+    works = [_work(wiring, atom, sizes) for atom in atoms]
+    packed = [sessions.packed(atom) for atom in atoms]
+    starts = cuts(works, _crossing(wiring, atoms, feed, sizes), readers, packed)
     groups = [atoms[i:j] for i, j in zip(starts, [*starts[1:], len(atoms)], strict=True)]
     return tuple(_segment(wiring, group) for group in groups)
 
@@ -61,30 +69,41 @@ def _segment(wiring: Wiring, atoms: list[Part]) -> Segment:
     )
 
 
-def _costs(
-    sessions: Sessions, atoms: list[Part], feed: Mapping[str, Array]
-) -> tuple[list[int], list[int]]:
-    """Of each atom: its work, and the elements of the tensors that are alive before it."""
+def _work(wiring: Wiring, atom: Part, sizes: Mapping[str, Shape]) -> int:
+    return sum(
+        work(
+            node.op_type,
+            [sizes[wiring.root(name)] for name in node.input if name],
+            [sizes[name] for name in node.output if name],
+        )
+        for node in wiring.nodes[atom.first : atom.last]
+    )
+
+
+def _crossing(
+    wiring: Wiring, atoms: list[Part], feed: Collection[str], sizes: Mapping[str, Shape]
+) -> list[int]:
+    """Of each atom the elements of the tensors that are alive before it."""
+    last = {wiring.root(n): i for i, names in enumerate(wiring.reads) for n in names}
+    alive, found = set(feed), []
+    for atom in atoms:
+        alive = {name for name in alive if last.get(name, -1) >= atom.first}
+        found.append(sum(math.prod(sizes[name]) for name in alive))
+        alive.update(atom.made)
+    return found
+
+
+def _probed(sessions: Sessions, atoms: list[Part], feed: Mapping[str, Array]) -> dict[str, Shape]:
+    """The sizes of all tensors that nodes make, from a run of ``feed``."""
     wiring = sessions.wiring
     last = {wiring.root(n): i for i, names in enumerate(wiring.reads) for n in names}
-    values = dict(feed)
-    costs, crossing = [], []
+    values, sizes = dict(feed), {}
     for atom in atoms:
         values = {name: array for name, array in values.items() if last.get(name, -1) >= atom.first}
-        crossing.append(sum(array.size for array in values.values()))
         given = {name: _float(sessions, values, name) for name in (*atom.inputs, *atom.weights)}
         values |= sessions.run_open(atom, given)
-        costs.append(
-            sum(
-                work(
-                    node,
-                    [_float(sessions, values, name) for name in node.input if name],
-                    [values[name] for name in node.output if name],
-                )
-                for node in wiring.nodes[atom.first : atom.last]
-            )
-        )
-    return costs, crossing
+        sizes |= {name: values[name].shape for name in atom.made}
+    return sizes
 
 
 def _float(sessions: Sessions, values: Mapping[str, Array], name: str) -> Array:

@@ -12,20 +12,22 @@ from typing import Any
 
 from qtune.errors import ArgumentError
 from qtune.onnx_debug.accumulated import plot_acc_error
+from qtune.onnx_debug.build.named import flag
 from qtune.onnx_debug.calibrated import ACTIVATION, WEIGHT, CalibratedModel
-from qtune.onnx_debug.channels import get_channelwise_data_distribution
+from qtune.onnx_debug.channels import check_axis, get_channelwise_data_distribution
 from qtune.onnx_debug.chosen import CALIBRATION, NODE, chosen_nodes
 from qtune.onnx_debug.data import CalibrationDataSet, Given
 from qtune.onnx_debug.distribution import plot_distribution
 from qtune.onnx_debug.distribution_stream import runner_of
-from qtune.onnx_debug.freed import sensitivity_analysis
-from qtune.onnx_debug.metrics import DEFAULT
+from qtune.onnx_debug.freed import check_threshold, sensitivity_analysis
+from qtune.onnx_debug.metrics import DEFAULT, metric, metrics
 from qtune.onnx_debug.runner import Runner
 from qtune.onnx_debug.sensitivity import (
     FOLDER,
     KINDS,
     Values,
     get_sensitivity_of_nodes,
+    outputs_of,
     switchable,
     switches_of,
 )
@@ -81,12 +83,16 @@ def runall(
     6. Sensitivity analysis (``sensitivity_analysis/``).
 
     The parameters are those of the functions with the same or a similar name. The model is loaded
-    once. Raises what they raise; names of nodes are checked before the first step.
+    once. Raises what they raise, before the first step; only that a tensor lacks ``axis`` shows in
+    step 4.
     """
-    check_folder(save_dir, "runall, save_dir")
+    check_folder(save_dir, "save_dir")
+    _check_values(ns_metrics, ae_metric, verbose, average_mode, axis, pick_threshold)
     runner = runner_of(model_or_file, calibrated_data)
     steps = _Steps(runner, Path(save_dir))
-    steps.check(node_type, quantize_node, non_quantize_node, sensitive_nodes)
+    steps.check(node_type, quantize_node, non_quantize_node)
+    steps.check_nodes(output_node, interested_nodes, sensitive_nodes)
+    runner.data.count(data_num)
     shown = _optional(runner.model, dis_nodes_list, "dis_nodes_list")
     boxed = _optional(runner.model, cw_nodes_list, "cw_nodes_list", (CALIBRATION,))
     before = _files(steps.folder)
@@ -134,16 +140,22 @@ class _Steps:
         self.folder = folder
         self.given: dict[str, Any] = {"model_or_file": runner.model, "calibrated_data": runner}
 
-    def check(self, node_type: Any, quantize: Any, free: Any, sensitive: Any) -> None:
+    def check(self, node_type: Any, quantize: Any, free: Any) -> None:
         """Raise now what a late step would raise after all the others."""
         if node_type not in (None, *KINDS):
             raise ArgumentError(
                 f"node_type: expected one of {', '.join(KINDS)} or None; got {node_type!r}"
             )
         if quantize is not None and free is not None:
-            raise ArgumentError("runall: give only one of quantize_node and non_quantize_node")
+            raise ArgumentError("give only one of quantize_node and non_quantize_node")
         _check_groups(self.model, quantize, "quantize_node")
         _check_groups(self.model, free, "non_quantize_node")
+
+    def check_nodes(self, output_node: Any, interested: Any, sensitive: Any) -> None:
+        """The same for names of nodes."""
+        outputs_of(self.model, output_node)
+        if interested is not None:
+            switchable(self.model, interested, "interested_nodes")
         if sensitive:
             switchable(self.model, sensitive, "sensitive_nodes")
 
@@ -163,6 +175,17 @@ class _Steps:
             get_channelwise_data_distribution(
                 **self.given, nodes_list=boxed, axis=axis, save_dir=self.folder / CHANNELWISE
             )
+
+
+def _check_values(
+    ns_metrics: Any, ae_metric: Any, verbose: Any, average_mode: Any, axis: Any, threshold: Any
+) -> None:
+    metrics(ns_metrics, "ns_metrics")
+    metric(ae_metric, "ae_metric")
+    flag("verbose", verbose)
+    flag("average_mode", average_mode)
+    check_axis(axis)
+    check_threshold(threshold)
 
 
 def _kinds(node_type: str | None, interested_nodes: Any) -> tuple[str, ...]:

@@ -20,12 +20,16 @@ from onnx import helper, numpy_helper
 from qtune.onnx_debug.calibrated import CalibratedModel, CalibrationNode
 
 Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
 
+_KEPT_BYTES = 1 << 16  # of a constant
 _MOST_NODES = 16  # in an atom, all tensors of which are exposed
 _MOST_ATOMS = 64  # in a segment
 # work is counted in multiply-adds of a convolution; measured on one core with AVX-512
 _CALL = 1_200_000  # of a session
 _WORK_OF_AN_ELEMENT = 16  # that is read and written
+_WORK_OF_A_SESSION = 15_000_000
+_WORK_OF_A_PACKED_WEIGHT = 500  # an element; mostly for memory that is new to the process
 _WORK_OF_A_CROSSING = 100  # an element that leaves the blocked layout of a session and enters again
 
 
@@ -66,10 +70,13 @@ class Wiring:
         self._arrays: dict[str, Array] = {}
 
     def array(self, name: str) -> Array:
-        """The constant ``name``."""
-        if name not in self._arrays:
-            self._arrays[name] = numpy_helper.to_array(self.constants[name])
-        return self._arrays[name]
+        """The constant ``name``; a large one is a copy, which is not kept."""
+        if name in self._arrays:
+            return self._arrays[name]
+        array = numpy_helper.to_array(self.constants[name])
+        if array.nbytes < _KEPT_BYTES:
+            self._arrays[name] = array
+        return array
 
     def root(self, name: str) -> str:
         """The tensor behind the calibration nodes that make ``name``; ``name`` if there is none."""
@@ -127,37 +134,43 @@ def _as_tensor(constant: onnx.NodeProto) -> onnx.TensorProto:
     return numpy_helper.from_array(np.asarray(value, kinds[attribute.name]))
 
 
-def work(node: onnx.NodeProto, inputs: Sequence[Array], outputs: Sequence[Array]) -> int:
-    """About how long ``node`` takes with these arrays, in multiply-adds."""
-    elements = sum(array.size for array in (*inputs, *outputs))
-    return _multiply_adds(node.op_type, inputs, outputs) + _WORK_OF_AN_ELEMENT * elements
+def work(op: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """About how long a node takes with arrays of these sizes, in multiply-adds."""
+    read, made = [math.prod(shape) for shape in inputs], [math.prod(shape) for shape in outputs]
+    return _multiply_adds(op, inputs, read, made) + _WORK_OF_AN_ELEMENT * (sum(read) + sum(made))
 
 
-def _multiply_adds(op: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> int:
+def _multiply_adds(
+    op: str, inputs: Sequence[Shape], read: Sequence[int], made: Sequence[int]
+) -> int:
     if op in ("Conv", "ConvInteger"):
-        return int(outputs[0].size * math.prod(inputs[1].shape[1:]))
+        return made[0] * math.prod(inputs[1][1:])
     if op == "ConvTranspose":
-        return int(inputs[0].size * math.prod(inputs[1].shape[1:]))
+        return read[0] * math.prod(inputs[1][1:])
     if op in ("MatMul", "Gemm", "MatMulInteger"):
-        return int(math.isqrt(inputs[0].size * inputs[1].size * outputs[0].size))
+        return math.isqrt(read[0] * read[1] * made[0])
     if op in ("LSTM", "GRU", "RNN"):
-        return int(math.prod(inputs[0].shape[:2]) * (inputs[1].size + inputs[2].size))
+        return math.prod(inputs[0][:2]) * (read[1] + read[2])
     return 0
 
 
-def cuts(works: Sequence[int], crossing: Sequence[int], readers: Sequence[int]) -> list[int]:
+def cuts(
+    works: Sequence[int], crossing: Sequence[int], readers: Sequence[int], packed: Sequence[int]
+) -> list[int]:
     """Which atoms begin a segment, so that all nodes in turn are switched on with least work.
 
-    Of each atom: its work, the elements of the tensors that are alive before it, and how many nodes
-    in it read calibrated tensors. A node that is on costs its atom opened, those behind it in the
-    segment one by one, and the segments behind as a session each, with a call and a copy of what
-    crosses. Cheapest cuts by dynamic programming over the sums of both.
+    Of each atom: its work, the elements of the tensors that are alive before it, how many nodes in
+    it read calibrated tensors, and the elements of weights that each session packs anew. A node
+    that is on costs its atom, those behind it in the segment one by one, and the segments behind as
+    a session each, with a call and a copy of what crosses. A segment of several atoms costs a
+    session more. Cheapest cuts for one item by dynamic programming over the sums of all.
     """
     single = _sums(
         w + _CALL + _WORK_OF_A_CROSSING * c for w, c in zip(works, crossing, strict=True)
     )
     plain, nodes = _sums(works), _sums(readers)
     weighted = _sums(n * before for n, before in zip(readers, single, strict=False))
+    weights = _sums(packed)
     best: list[tuple[float, int]] = [(0, 0)]
     for stop in range(1, len(works) + 1):
         choices = []
@@ -166,7 +179,9 @@ def cuts(works: Sequence[int], crossing: Sequence[int], readers: Sequence[int]) 
             within -= weighted[stop] - weighted[start]
             cut = _CALL + _WORK_OF_A_CROSSING * crossing[start]
             behind = nodes[start] * (plain[stop] - plain[start] + cut)
-            choices.append((best[start][0] + within + behind, start))
+            made = _WORK_OF_A_SESSION + _WORK_OF_A_PACKED_WEIGHT * (weights[stop] - weights[start])
+            again = made if stop - start > 1 else 0
+            choices.append((best[start][0] + within + behind + again, start))
         best.append(min(choices))
     found = [best[-1][1]]
     while found[-1]:

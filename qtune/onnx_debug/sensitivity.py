@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from qtune.errors import ArgumentError
+from qtune.onnx_debug.build.named import flag
 from qtune.onnx_debug.calibrated import ACTIVATION, WEIGHT, CalibratedModel
 from qtune.onnx_debug.chosen import NODE, chosen_nodes
 from qtune.onnx_debug.data import CalibrationDataSet, Given
 from qtune.onnx_debug.distribution_stream import runner_of
-from qtune.onnx_debug.metrics import DEFAULT, OnnxMetric, mean
+from qtune.onnx_debug.metrics import DEFAULT, OnnxMetric, is_comparable
 from qtune.onnx_debug.metrics import metrics as metrics_of
 from qtune.onnx_debug.runner import Runner
 from qtune.onnx_debug.table import rounded, table
@@ -67,12 +68,13 @@ def get_sensitivity_of_nodes(
     Source: onnx_debugger, "get_sensitivity_of_nodes".
     """
     chosen = metrics_of(metrics)
+    flag("verbose", verbose)
     if node_type not in KINDS:
         raise ArgumentError(f"node_type: expected one of {', '.join(KINDS)}; got {node_type!r}")
     if calibrated_data is None:
         raise ArgumentError("calibrated_data: it is needed; give a folder, a dict or a list")
     if save_dir is not None:
-        check_folder(save_dir, "get_sensitivity_of_nodes: save_dir")
+        check_folder(save_dir, "save_dir")
     runner = runner_of(model_or_file, calibrated_data)
     names = _names(runner.model, node_type, interested_nodes)
     outputs = outputs_of(runner.model, output_node)
@@ -106,9 +108,11 @@ def sensitivities(
             values = runner.values(index, switches_of(model, name), outputs)
             found[name].append([metric.worst(plain, values) for metric in metrics])
             bar.advance(name)
-    keys = [metric.name for metric in metrics]
     return {
-        name: dict(zip(keys, map(mean, zip(*rows, strict=True)), strict=True))
+        name: {
+            metric.name: metric.mean(column)
+            for metric, column in zip(metrics, zip(*rows, strict=True), strict=True)
+        }
         for name, rows in found.items()
     }
 
@@ -126,7 +130,7 @@ def switches_of(model: CalibratedModel, name: str) -> tuple[str, ...]:
 def outputs_of(model: CalibratedModel, output_node: str | None) -> list[str]:
     """The tensors that are compared: of ``output_node``, or the model's outputs."""
     if output_node is None:
-        return [port.name for port in model.outputs if port.dtype.kind in "biufc"]
+        return [port.name for port in model.outputs if is_comparable(port.dtype)]
     if not isinstance(output_node, str):
         raise ArgumentError(f"output_node: expected the name of one node; got {output_node!r}")
     (name,) = chosen_nodes(model, output_node, "output_node", (NODE,))

@@ -1,31 +1,33 @@
 """What is run: the sessions of a model's parts, and the calibration nodes between them.
 
 Calibration is done between the sessions, so none is built for a choice of nodes and none depends on
-a grid. Of each part there may be two sessions: *plain*, with all float weights in it, packed and
-fused with all optimizations; and *open*, which gets the weights as inputs and gives all tensors.
+a grid. Of each part there may be two sessions: *plain*, with the float weights, fused with all
+optimizations; and *open*, which gets the weights of calibration nodes as inputs, and gives all
+tensors. The large weights of a plain one are inputs, too, where the runtime is as fast with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
-from qtune.bpu.ort import new_session
-from qtune.errors import RunError
 from qtune.hbir import hz_calibration
 from qtune.hbir.hz_calibration import Calibration
+from qtune.onnx_debug.blocked import Form, Rewriting, renamed
 from qtune.onnx_debug.calibrated import CalibrationNode
-from qtune.onnx_debug.segments import Part, Wiring
+from qtune.onnx_debug.segments import Part, Shape, Wiring
+from qtune.onnx_debug.structures import SHARED_BYTES, Session, Structures
 
 Array = np.ndarray[Any, Any]
 
 _KEPT_BYTES = 1 << 26  # of calibrated weights, which each item of the data takes again
-_SHARED_BYTES = 1024  # from here on a constant is handed to the runtime without a copy
+_NONE = np.empty(0, np.float32)
+_SAMPLES = 64
 
 
 class Sessions:
@@ -33,14 +35,73 @@ class Sessions:
 
     def __init__(self, wiring: Wiring) -> None:
         self.wiring = wiring
-        self._made: dict[tuple[int, int, bool], _Session] = {}
-        self._of_calibrations: dict[str, _Session] = {}
+        self._made: dict[tuple[int, int, bool], Session] = {}
+        self._of_calibrations: dict[str, Session] = {}
         self._kept: dict[str, Array] = {}
+        self._asked: set[str] = set()  # what is asked for once is not kept
         self._room = _KEPT_BYTES
+        self._structures = Structures(wiring.model.proto)
+        self._rooms: dict[int, Array] = {}
+        self._rewritten: dict[tuple[int, int], Rewriting] = {}
+        self._in_form: dict[Form, Array] = {}
+        self.sizes: Mapping[str, Shape] = {}  # of the tensors, of one item
 
-    def run_plain(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs of ``part`` for its ``inputs``; all calibration nodes within are off."""
-        return self._session_of(part, feed, is_open=False).run(feed, part.outputs)
+    def run_plain(
+        self, part: Part, feed: Mapping[str, Array], others: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """The outputs of ``part`` for its ``inputs``; all calibration nodes within are off.
+
+        ``others``: of :meth:`moved_weights`.
+        """
+        session = self._session_of(part, feed, is_open=False)
+        weights = {name: self._in_its_form(form) for name, form in session.forms.items()}
+        return session.run({**feed, **weights, **(others or {})}, part.outputs)
+
+    def moved_weights(
+        self, part: Part, feed: Mapping[str, Array], on: Mapping[str, CalibrationNode]
+    ) -> dict[str, Array] | None:
+        """What :meth:`run_plain` takes so that nodes are on, by the weight of ``part`` they make.
+
+        Only weights that they change; ``None`` where a weight is no input of the session. To be
+        used before the next call, since their memory is used again.
+        """
+        session = self._session_of(part, feed, is_open=False)
+        sources = {form.source for form in session.forms.values()}
+        if not sources.issuperset(on) or not session.names.keys().isdisjoint(on):
+            return None
+        found: dict[str, Array] = {}
+        for place, (name, form) in enumerate(session.forms.items()):
+            if form.source not in on:
+                continue
+            made = self._moved(form, on[form.source], place)
+            if made is None:
+                return None
+            if not same(made, self._in_its_form(form)):
+                found[name] = made
+        return found
+
+    def _moved(self, form: Form, item: CalibrationNode, place: int) -> Array | None:
+        key = f"{item.name} {form}"
+        if key in self._kept and self._is_of_model(item):
+            return self._kept[key]
+        before = self._in_its_form(form)
+        scale = form.scales(item.scales, item.axis, before.ndim)
+        sizes = self.wiring.constants[self.wiring.root(form.source)].dims
+        is_fit = item.axis < 0 or list(sizes[item.axis : item.axis + 1]) == [item.scales.size]
+        if not (_is_own(item) and is_fit) or scale is None or before.dtype != np.float32:
+            return None
+        if self._rooms.get(place, _NONE).size < before.size:
+            self._rooms[place] = np.empty(before.size, np.float32)
+        made = self._rooms[place][: before.size].reshape(before.shape)
+        hz_calibration.apply(_held(item), form.seen(before), scale, form.seen(made))
+        if self._is_of_model(item) and self._is_kept(key, made.nbytes):
+            self._kept[key] = made.copy()
+        return made
+
+    def _in_its_form(self, form: Form) -> Array:
+        if form not in self._in_form:
+            self._in_form[form] = form.of(self.float_form(form.source))
+        return self._in_form[form]
 
     def run_open(
         self, part: Part, feed: Mapping[str, Array], wanted: Sequence[str] | None = None
@@ -51,25 +112,34 @@ class Sessions:
 
     def calibrate(self, item: CalibrationNode, array: Array) -> Array:
         """``array`` through the calibration node ``item``; some weights of the model are kept."""
-        wiring = self.wiring
-        is_fixed = item.source in wiring.constants
-        if not is_fixed or wiring.model.calibrations.get(item.name) is not item:
+        if item.source not in self.wiring.constants or not self._is_of_model(item):
             return self._calibrated(item, array)
         if item.name in self._kept:
             return self._kept[item.name]
         made = self._calibrated(item, array)
-        if made.nbytes <= self._room:
-            self._room -= made.nbytes
+        if self._is_kept(item.name, made.nbytes):
             self._kept[item.name] = made
         return made
 
+    def _is_of_model(self, item: CalibrationNode) -> bool:
+        return self.wiring.model.calibrations.get(item.name) is item
+
+    def _is_kept(self, key: str, size: int) -> bool:
+        """Whether there is room for what is made for the second time at least."""
+        is_again = key in self._asked
+        self._asked.add(key)
+        if not is_again or size > self._room:
+            return False
+        self._room -= size
+        return True
+
     def _calibrated(self, item: CalibrationNode, array: Array) -> Array:
-        own = len(item.nodes) == 1 and hz_calibration.is_calibration(item.nodes[0])
-        if own and array.dtype == np.float32:
-            held = Calibration(item.scales, item.thresholds, item.bits, item.axis)
-            return hz_calibration.apply(held, array)
+        if _is_own(item) and array.dtype == np.float32:
+            return hz_calibration.apply(_held(item), array)
         if item.name not in self._of_calibrations:
-            session = self._session(item.nodes, {item.source: array}, [item.output])
+            given = {item.source: array}
+            constants = self._constants(item.nodes, given)
+            session = self._structures.session(item.nodes, given, [item.output], constants)
             self._of_calibrations[item.name] = session
         feed = {item.source: array}
         return self._of_calibrations[item.name].run(feed, [item.output])[item.output]
@@ -82,100 +152,84 @@ class Sessions:
         before = self.float_form(item.source)
         return self.calibrate(item, before) if item.is_stored else before
 
-    def _session_of(self, part: Part, feed: Mapping[str, Array], *, is_open: bool) -> _Session:
+    def _session_of(self, part: Part, feed: Mapping[str, Array], *, is_open: bool) -> Session:
         key = (part.first, part.last, is_open)
         if key not in self._made:
             self._made[key] = self._new_session(part, feed, is_open)
         return self._made[key]
 
-    def _new_session(self, part: Part, feed: Mapping[str, Array], is_open: bool) -> _Session:
-        nodes = self.wiring.nodes[part.first : part.last]
+    def _new_session(self, part: Part, feed: Mapping[str, Array], is_open: bool) -> Session:
         given = {name: feed[name] for name in part.inputs}
         if is_open:
+            nodes = self.wiring.nodes[part.first : part.last]
             given |= {name: feed[name] for name in part.weights}
-            return self._session(nodes, given, part.made)
-        weights = {name: self.float_form(name) for name in part.weights}
-        copies = [helper.make_node("Identity", [n], [name]) for name, n in part.inner.items()]
-        return self._session(list(_in_order(nodes, copies)), given, part.outputs, weights)
+            return self._structures.session(nodes, given, part.made, self._constants(nodes, given))
+        made = self._rewriting(part)
+        del self._rewritten[part.first, part.last]
+        given |= {name: self._in_its_form(form) for name, form in made.forms.items()}
+        read = {name for node in made.nodes for name in node.input}
+        constants = self._constants(made.nodes, given)
+        constants |= {name: self.float_form(name) for name in part.weights if name in read}
+        return self._structures.session(
+            made.nodes, given, part.outputs, constants, made.forms, made.fixed
+        )
 
-    def _session(
-        self,
-        nodes: Sequence[onnx.NodeProto],
-        given: Mapping[str, Array],
-        outputs: Sequence[str],
-        weights: Mapping[str, Array] | None = None,
-    ) -> _Session:
-        wiring = self.wiring
+    def _constants(
+        self, nodes: Sequence[onnx.NodeProto], given: Collection[str]
+    ) -> dict[str, Array]:
         read = dict.fromkeys(name for node in nodes for name in node.input)
-        constants = {n: wiring.array(n) for n in read if n in wiring.constants and n not in given}
-        constants |= weights or {}
-        shared = {n: array for n, array in constants.items() if array.nbytes >= _SHARED_BYTES}
-        graph = helper.make_graph(
-            nodes,
-            "part",
-            [_input(name, array) for name, array in given.items()],
-            [onnx.ValueInfoProto(name=name) for name in outputs],
-            [_constant(name, array, name in shared) for name, array in constants.items()],
+        wiring = self.wiring
+        return {n: wiring.array(n) for n in read if n in wiring.constants and n not in given}
+
+    def packed(self, part: Part) -> int:
+        """Elements of the weights that the session of ``part`` packs itself."""
+        made = self._rewriting(part)
+        read = {name for node in made.nodes for name in node.input}
+        names = [name for name in part.weights if name in read]
+        names += [name for name in read if name in self.wiring.constants]
+        sizes = [math.prod(self.wiring.constants[self.wiring.root(n)].dims) for n in names]
+        return sum(size for size in sizes if size * 4 >= SHARED_BYTES)
+
+    def _rewriting(self, part: Part) -> Rewriting:
+        key = (part.first, part.last)
+        if key not in self._rewritten:
+            self._rewritten[key] = self._new_rewriting(part)
+        return self._rewritten[key]
+
+    def _new_rewriting(self, part: Part) -> Rewriting:
+        wiring = self.wiring
+        nodes = [renamed(n, part.inner) for n in wiring.nodes[part.first : part.last]]
+        names = [*(name for node in nodes for name in (*node.input, *node.output)), *part.outputs]
+        uses = Counter([*(name for node in nodes for name in node.input), *part.outputs])
+        sizes = {name: self.sizes.get(wiring.root(name), ()) for name in names}
+        fixed = wiring.constants.keys() | set(part.weights)
+        made = Rewriting(
+            weights={n: self.float_form(n) for n in names if n in fixed},
+            channels={name: sizes[name][1] for name in part.inputs if len(sizes[name]) == 4},
+            shapes=sizes,
+            uses=uses,
+            taken=set(names),
         )
-        source = wiring.model.proto
-        local = {(item.domain, item.name) for item in source.functions}
-        has_local = any((node.domain, node.op_type) in local for node in nodes)
-        proto = helper.make_model(
-            graph,
-            opset_imports=source.opset_import,
-            functions=source.functions if has_local else (),
-            ir_version=source.ir_version,
-        )
-        where = f"the nodes {nodes[0].name} to {nodes[-1].name}"
-        try:
-            session = new_session(proto.SerializeToString(), shared=shared)
-        except RunError:
-            raise
-        except Exception as error:
-            raise RunError(f"onnxruntime does not take {where}: {error}") from error
-        return _Session(session, where, tuple(given), shared)
+        for node in nodes:
+            made.add(node)
+        made.end(part.outputs)
+        return made
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Session:
-    session: Any
-    where: str
-    inputs: tuple[str, ...]
-    shared: Mapping[str, Array]  # used by the session where they are, so they have to stay
-
-    def run(self, feed: Mapping[str, Array], wanted: Sequence[str]) -> dict[str, Array]:
-        given = {name: feed[name] for name in self.inputs}
-        try:
-            made = self.session.run(list(wanted), given)
-        except Exception as error:
-            raise RunError(f"onnxruntime can't run {self.where}: {error}") from error
-        return dict(zip(wanted, made, strict=True))
+def _is_own(item: CalibrationNode) -> bool:
+    return len(item.nodes) == 1 and hz_calibration.is_calibration(item.nodes[0])
 
 
-def _in_order(
-    nodes: Sequence[onnx.NodeProto], copies: Sequence[onnx.NodeProto]
-) -> Iterator[onnx.NodeProto]:
-    """The nodes with each copy behind the node that makes what it reads."""
-    waiting: dict[str, list[onnx.NodeProto]] = {}
-    for copy in copies:
-        waiting.setdefault(copy.input[0], []).append(copy)
-    for node in nodes:
-        yield node
-        for name in node.output:
-            yield from waiting.pop(name, ())
+def _held(item: CalibrationNode) -> Calibration:
+    return Calibration(item.scales, item.thresholds, item.bits, item.axis)
 
 
-def _input(name: str, array: Array) -> onnx.ValueInfoProto:
-    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-    return helper.make_tensor_value_info(name, kind, [None] * array.ndim)
-
-
-def _constant(name: str, array: Array, is_shared: bool) -> onnx.TensorProto:
-    if not is_shared:
-        return numpy_helper.from_array(array, name)
-    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-    proto = TensorProto(name=name, data_type=kind, dims=array.shape)
-    proto.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", "shared"), ("offset", "0"), ("length", str(array.nbytes))):
-        proto.external_data.add(key=key, value=value)
-    return proto
+def same(a: Array, b: Array) -> bool:
+    """Whether all elements are equal; mostly a few of them tell."""
+    if a is b:
+        return True
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    few = slice(None, None, a.size // _SAMPLES + 1)
+    flat, other = a.reshape(-1), b.reshape(-1)
+    return bool((flat[few] == other[few]).all() and (flat == other).all())

@@ -61,7 +61,7 @@ def tensor_analysis(
     Files: ``tensor_analysis.csv``, ``tensor_analysis_channels.csv``, ``<node>_tensor.png``. Raises
     ``ArgumentError`` for an unknown node and a number below 1.
     """
-    check_folder(save_dir, "tensor_analysis, save_dir")
+    check_folder(save_dir, "save_dir")
     if not isinstance(num_processes, int) or isinstance(num_processes, bool) or num_processes < 1:
         raise ArgumentError(f"num_processes: expected 1 or more, got {num_processes!r}")
     runner = runner_of(model_or_file, calibration_data)
@@ -74,7 +74,7 @@ def tensor_analysis(
     files = [
         write_text(Path(save_dir) / TABLE, as_csv(tensors)),
         write_text(Path(save_dir) / CHANNEL_TABLE, as_csv(channels)),
-        *(_draw(h, h.channels, save_dir) for h in numbers if h.channels is not None),
+        *(_draw(h, held, save_dir) for h in numbers if (held := h.channels) and held.clipped.size),
     ]
     return TensorAnalysis(tensors, channels, tuple(files))
 

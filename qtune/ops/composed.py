@@ -25,23 +25,26 @@ def lower_by_parts(decompose: Decompose) -> Callable[[Builder, LowerCall], Any]:
     """``OpSpec.lower`` of an operator with this ``decompose``."""
 
     def lower(b: Builder, call: LowerCall) -> Any:
-        return decompose(_Lowering(b, call), Bound(call.operands, call.attrs))
+        return decompose(PartsLowering(b, call), Bound(call.operands, call.attrs))
 
     return lower
 
 
-class _Lowering:
-    """A ``DecomposeBuilder`` whose nodes are HBIR values."""
+class PartsLowering:
+    """A ``DecomposeBuilder`` whose nodes are HBIR values: every part is emitted by its lowering.
+
+    Methods without more to say do what those of :class:`DecomposeBuilder` do.
+    """
 
     def __init__(self, b: Builder, call: LowerCall) -> None:
         self._b = b
-        self._name = call.name
+        self.name = call.name
         self._facts: dict[int, tuple[tuple[int, ...], torch.dtype]] = {}
         self._kept: list[Value] = []
         names = call.input_dtypes or ("float32",) * len(call.operands)
         for value, shape, name in zip(call.operands, call.input_shapes, names, strict=True):
             if shape is not None and value is not None:
-                self._note(value, shape, getattr(torch, name or "float32"))
+                self.note(value, shape, getattr(torch, name or "float32"))
 
     def call(
         self,
@@ -53,69 +56,82 @@ class _Lowering:
         forced_dtype: QuantDType | None = None,
         bounds: tuple[float, float] | None = None,
     ) -> Any:
-        return self._lower(registry.spec(op_name), Bound(tuple(tensors), dict(attrs or {})))
+        """Lower a part; dtype and bounds mean nothing in float."""
+        return self.lower(registry.spec(op_name), Bound(tuple(tensors), dict(attrs or {})))
 
     def is_tensor(self, value: Any) -> bool:
+        """Whether ``value`` was noted."""
         return id(value) in self._facts
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
+        """The shape that was noted."""
         return self._facts[id(tensor)][0]
 
     def dtype(self, tensor: Any) -> Any:
+        """The dtype that was noted."""
         return self._facts[id(tensor)][1]
 
     def items(self, result: Any) -> tuple[Any, ...]:
+        """The values themselves."""
         return tuple(result)
 
     def constant(self, value: Any, *, part: str) -> Any:
+        """An initializer."""
         array = value.cpu().numpy()
-        return self._note(self._b.constant(array, part), array.shape, value.dtype)
+        return self.note(self._b.constant(array, part), array.shape, value.dtype)
 
     def is_constant(self, tensor: Any) -> bool:
+        """Whether it is an initializer."""
         return getattr(tensor, "const_value", None) is not None
 
     def known(self, tensor: Any) -> Any:
+        """The data of an initializer."""
         constant = getattr(tensor, "const_value", None)
         return None if constant is None else torch.from_numpy(np.array(constant.numpy()))
 
     def made_by(self, tensor: Any) -> tuple[str, Bound] | None:
+        """Not told: nodes before the call are no operators here."""
         return None
 
     def float_call(
         self, function: Callable[..., Any], args: Sequence[Any], *, part: str, reason: str
     ) -> Any:
+        """Lower the function's operator."""
         found = registry.find_function(function)
         if found is None:
-            raise ExportError(f"{self._name}: {function} has no lowering; replace it in the model")
-        return self._lower(found[0], found[1].bind(*args))
+            raise ExportError(f"{self.name}: {function} has no lowering; replace it in the model")
+        return self.lower(found[0], found[1].bind(*args))
 
     def require_size(self, tensor: Any, dim: int, why: str) -> int:
-        return self.shape(tensor)[dim]  # sizes of an exported graph are those of the example
+        """The size: those of an exported graph are the example's."""
+        return self.shape(tensor)[dim]
 
     def require(self, check: Callable[..., bool], tensor: Any, why: str) -> None:
         """Nothing to check later: what is constant in an exported graph stays as it is."""
 
-    def _lower(self, spec: OpSpec, bound: Bound) -> Any:
+    def lower(self, spec: OpSpec, bound: Bound) -> Any:
+        """The value, or the tuple of values, of one call."""
         if spec.lower is None or spec.float_kernel is None:
-            raise ExportError(f"{self._name}: its part {spec.name} has no lowering")
+            raise ExportError(f"{self.name}: its part {spec.name} has no lowering")
         metas = [self._meta(value) for value in bound.tensors]
         example = spec.float_kernel(*metas, **bound.attrs)
         shapes = tuple(self.shape(v) if self.is_tensor(v) else None for v in bound.tensors)
         dtypes = tuple(_dtype_name(m) for m in metas)
         first = example[0] if isinstance(example, tuple) else example
-        call = LowerCall(self._name, bound.tensors, bound.attrs, shapes, tuple(first.shape), dtypes)
+        call = LowerCall(self.name, bound.tensors, bound.attrs, shapes, tuple(first.shape), dtypes)
         result = spec.lower(self._b, call)
         if isinstance(example, tuple):
             pairs = zip(result, example, strict=True)
-            return tuple(self._note(value, tuple(e.shape), e.dtype) for value, e in pairs)
-        return self._note(result, tuple(example.shape), example.dtype)
+            return tuple(self.note(value, tuple(e.shape), e.dtype) for value, e in pairs)
+        return self.note(result, tuple(example.shape), example.dtype)
 
     def _meta(self, value: Any) -> Any:
         if not self.is_tensor(value):
             return value
         return torch.empty(self.shape(value), dtype=self.dtype(value), device="meta")
 
-    def _note(self, value: Value, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
+    def note(self, value: Value, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
+        """Take down shape and dtype of a value, and return it."""
         self._facts[id(value)] = (tuple(shape), dtype)
         self._kept.append(value)  # an id is only unique while its object lives
         return value

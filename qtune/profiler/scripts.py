@@ -8,9 +8,7 @@ reference kernels.
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from qtune.nn.quantized.program import OPERATOR, Signature
 from qtune.nn.quantized.recording import Recording
 from qtune.profiler.undisturbed import undisturbed
 from qtune.quantization.deploy import recording_of
+from qtune.quantization.jit import undeprecated
 from qtune.report.files import write_with
 from qtune.report.screen import show
 from qtune.report.table import text_table
@@ -124,19 +123,11 @@ def _traced(model: nn.Module, recording: Recording) -> torch.jit.ScriptModule:
     if isinstance(model, torch.jit.ScriptModule):
         return model
     inputs, names = recording.call["args"], recording.call["kwargs"]
-    with _undeprecated():
+    with undeprecated():
         traced: torch.jit.ScriptModule = torch.jit.trace(  # type: ignore[no-untyped-call]
             model, inputs, example_kwarg_inputs=names or None, check_trace=False
         )
     return traced
-
-
-@contextmanager
-def _undeprecated() -> Iterator[None]:
-    """torch announces the end of torch.jit; this is what the toolchain's scripts use."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
-        yield
 
 
 def _as_parsed(module: HbirModule, call: Mapping[str, Any]) -> dict[str, Tensor]:

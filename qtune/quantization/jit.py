@@ -42,7 +42,7 @@ def to_device(model: torch.jit.ScriptModule, device: torch.device | str) -> torc
         reason = str(error).splitlines()[0]
         raise ArgumentError(f"to_device: this machine has no device {target} ({reason})") from error
     buffer = io.BytesIO()
-    with _undeprecated():
+    with undeprecated():
         torch.jit.save(model, buffer)
         buffer.seek(0)
         result: torch.jit.ScriptModule = torch.jit.load(buffer, map_location=target)  # type: ignore[no-untyped-call]
@@ -62,7 +62,7 @@ def save(model: torch.jit.ScriptModule, file: str | Path | Any) -> None:
     extra = {_FACTS: json.dumps(facts)}
 
     def write(target: Any) -> None:
-        with _undeprecated():
+        with undeprecated():
             torch.jit.save(model, target, _extra_files=extra)
 
     if isinstance(file, (str, Path)):
@@ -81,7 +81,7 @@ def load(file: str | Path | Any, map_location: Any = None) -> torch.jit.ScriptMo
     extra = {_FACTS: ""}
     source = str(file) if isinstance(file, Path) else file
     try:
-        with _undeprecated():
+        with undeprecated():
             model: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
                 source, map_location=map_location, _extra_files=extra
             )
@@ -94,7 +94,7 @@ def load(file: str | Path | Any, map_location: Any = None) -> torch.jit.ScriptMo
 
 
 @contextmanager
-def _undeprecated() -> Iterator[None]:
+def undeprecated() -> Iterator[None]:
     """torch announces the end of torch.jit; these files are what the toolchain's scripts use."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)

@@ -31,7 +31,7 @@ _GRID = "dtype"
 HEADROOM = 2.0
 """How much further than observed the range of values with known bounds reaches."""
 
-_ROUNDED = 1.01
+BEYOND = 1.01
 """How far beyond its bound a sum of rounded terms may lie."""
 
 
@@ -323,7 +323,7 @@ class FakeQuantize(Float32Module):
         observer = self.activation_post_process
         least, most = observer.min_val, observer.max_val
         low, high = self.bounds or (0.0, math.inf)
-        beyond = (least * _ROUNDED < low) | (most > high * _ROUNDED)
+        beyond = (least * BEYOND < low) | (most > high * BEYOND)
         largest = torch.finfo(torch.float32).max
         return (
             torch.full_like(least, low).masked_fill(beyond, 0.0),

@@ -48,10 +48,13 @@ def check_folder(
 
     ``where``: the caller and its argument. To be asked before anything takes long.
     """
-    if not isinstance(folder, (str, os.PathLike)) or "\0" in str(folder):
-        raise error(f"{where}: expected the path of a folder; got {folder!r}")
+    if not isinstance(folder, (str, os.PathLike)) or not str(folder) or "\0" in str(folder):
+        raise error(f"{where}: expected the path of a folder, such as '.'; got {folder!r}")
     path = Path(folder).absolute()
-    nearest = next(place for place in (path, *path.parents) if place.exists())
+    try:
+        nearest = next(place for place in (path, *path.parents) if place.exists())
+    except OSError as problem:  # a name that is too long
+        raise error(f"{where}: {folder} can't be a folder: {problem.strerror}") from None
     if not nearest.is_dir():
         raise error(f"{where}: {folder} can't be a folder, {nearest} is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):

@@ -8,6 +8,9 @@ from qtune.report.processes import is_first_process
 
 
 def show(text: str) -> None:
-    """Write ``text`` and a line end to standard output, once: not in every process of several."""
-    if is_first_process():
+    """Write ``text`` and a line end to standard output, once: not in every process of several.
+
+    Nothing where standard output is closed.
+    """
+    if sys.stdout is not None and is_first_process():
         sys.stdout.write(text + "\n")

@@ -142,6 +142,8 @@ WRONG = [
     (("nets:make", "--data", "nets.npz"), "--data: nets.npz can't be read"),
     (("nets:make", "--data", "nets.pt"), "--data: nets.pt holds objects that torch's safe default"),
     (("nets:make", "--data", "uneven.pt"), "--data: a dict must hold tensors with the same number"),
+    (("nets:make", "--data", "label.pt"), "--data: a dict must hold tensors with the same number"),
+    (("nets:make", "--data", "number.pt"), "--data: a tensor must have a first dimension"),
     (("nets:make", "--march", "nash"), "--march: unknown march 'nash'; choose one of: bernoulli2"),
     (("nets:make", "--observer", "max"), "--observer: unknown 'max'; choose one of: min_max, "),
     (("nets:make", "--int16", "cnv1"), "--int16 cnv1: no operator or module has this name; close"),
@@ -185,6 +187,8 @@ def test_what_does_not_fit_is_one_clear_line(
     (folder / "broken.py").write_text("import nosuchthing\n")
     torch.save(nets.Net().state_dict(), "w.pt")
     torch.save({"x": X, "y": X[:2]}, "uneven.pt")
+    torch.save({"x": X, "label": torch.tensor(3)}, "label.pt")
+    torch.save(torch.tensor(3), "number.pt")
     torch.save({f"module.{k}": v for k, v in nets.Net().state_dict().items()}, "parallel.pt")
     torch.save({"epoch": 3, "net": nets.Net().state_dict()}, "wrapped.pt")
     (folder / "nets.npz").write_text("no archive")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from qtune.errors import ArgumentError
 from qtune.onnx_debug import accumulated, load_calibrated, plot_acc_error
+from qtune.onnx_debug.metrics import DEFAULT, METRICS
 
 from . import brute, nets
 
@@ -87,9 +89,11 @@ def test_curves_against_sessions_of_their_own(
 
 def test_average_mode_is_the_running_mean(tmp_path: Path) -> None:
     # the document shows three digits; sums in another order
-    assert accumulated._running_mean([1.0, 0.9, 0.9, 0.8]) == pytest.approx(
+    assert accumulated._running_mean([1.0, 0.9, 0.9, 0.8], METRICS[DEFAULT]) == pytest.approx(
         (1.0, 0.95, 0.9333333333333, 0.9)
     )
+    inf = math.inf  # no error yet
+    assert accumulated._running_mean([inf, 40.0, 30.0], METRICS["sqnr"]) == (inf, 40.0, 35.0)
     plain, mean = (
         plot_acc_error(
             nets.data(1),
@@ -136,6 +140,8 @@ def test_the_picture_has_the_curves(tmp_path: Path, saved_figures: list[Any]) ->
         ({"quantize_node": [["Conv_0", 3]]}, "quantize_node: expected the name of a node"),
         ({"quantize_node": "Conv_1"}, "no ordinary node or calibration node 'Conv_1'"),
         ({"quantize_node": "Flatten_4"}, "nothing can be switched at Flatten_4"),
+        ({"quantize_node": "c"}, "it is the name of a tensor, which Conv_2 makes"),
+        ({"quantize_node": "Conv_0", "average_mode": "x"}, "average_mode: expected True or False"),
         ({"quantize_node": "Conv_0", "metric": "l2"}, "metric: expected one of .*; got 'l2'"),
     ],
 )

@@ -51,7 +51,8 @@ def test_axis_chooses_the_channels(
 ) -> None:
     drawn("r_HzCalibration", tmp_path, axis=axis)
     assert len(medians(figures[0])) == channels
-    assert f"{channels} channels along axis {axis % 4}" in figures[0].axes[0].get_title()
+    word = "channel" if channels == 1 else "channels"
+    assert f" {channels} {word} along axis {axis % 4}" in figures[0].axes[0].get_title()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,9 @@ def test_help_says_every_option_and_loads_nothing_heavy(item: Subcommand) -> Non
         (["plot-distribution", "m", "d", "-n", "[a"], "the bracket [ is never closed"),
         (["plot-distribution", "m", "d", "-n", "[[a]]"], "nested too deep"),
         (["plot-distribution", "m", "d", "-n", "a", "-x"], "unrecognized arguments: -x"),
+        (["plot-acc-error", "m", "d", "-q", "a", "b"], "b; put quotes around a list"),
+        (["runall", "m", "d", "--metric", "mse"], "arguments: --metric; did you mean --ae-metric?"),
+        (["runall", "m", "d", "-v", "yes"], "-v/--verbose: expected True or False, got 'yes'"),
         (["get-sensitivity-of-nodes", "m", "d", "-n", "conv"], "node, weight, activation"),
         (["get-sensitivity-of-nodes", "m", "d", "-d", "x"], "expected a whole number or None"),
         (["sensitivity-analysis", "m", "d", "-p", "x"], "expected a number"),
@@ -221,11 +225,16 @@ def test_an_error_is_one_line_and_status_1(
         (["plot-distribution", *files, "-n", "[Conv_3]"], "close matches: Conv_2"),
         (["tensor-analysis", str(tmp_path / "no.onnx"), files[1], "-n", "a"], "no.onnx"),
         (["plot-distribution", files[0], str(tmp_path / "none"), "-n", "a"], "none is no folder"),
+        (["plot-acc-error", *files], ": give one of quantize_node and non_quantize_node; neither"),
+        (["runall", *files, "-qn", "Conv_0", "-nqn", "Conv_0"], ": give only one of quantize_node"),
+        (["runall", *files, "-s", files[0]], ": save_dir: "),
     ):
         assert command.main(words) == 1
         out, err = capsys.readouterr()
         assert out == ""
         assert err.startswith(f"hmct-debugger {words[0]}: ")
+        rest = err.removeprefix(f"hmct-debugger {words[0]}: ")
+        assert words[0].replace("-", "_") + ":" not in rest  # said once
         assert err.count("\n") == 1
         assert message in err
 
@@ -236,6 +245,44 @@ def test_the_logger_is_given_back(files: tuple[str, str], tmp_path: Path) -> Non
     before = (log.level, list(log.handlers))
     command.main(["plot-distribution", *files, "-n", "Conv_2", "-s", str(tmp_path)])
     assert (log.level, log.handlers) == before
+
+
+def test_a_reader_that_has_read_enough_is_no_error(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert command.main(["get-sensitivity-of-nodes", *files, "-v"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.usefixtures("empty_pictures")
+@pytest.mark.parametrize("name", ["get-sensitivity-of-nodes -v", "plot-acc-error -q weight"])
+def test_a_result_that_can_not_be_shown_is_an_error(
+    name: str,
+    files: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        words = [*name.split(), *files, "-s", str(tmp_path / "out")]
+        assert command.main(words) == 1
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_closed_streams_are_no_error(
+    files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    words = ["plot-distribution", *files, "-n", "Conv_2", "-s", str(tmp_path / "out")]
+    assert command.main(words) == 0
+    assert command.main([*words, "-n", "Conv_3"]) == 1
 
 
 def test_interrupted_is_status_130(

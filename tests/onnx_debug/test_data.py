@@ -43,11 +43,21 @@ def test_every_form_gives_the_same_items(tmp_path: Path) -> None:
         {"image": [image(1), image(2)], "length": [one, one]},
         [{"image": image(1), "length": one}, {"image": image(2), "length": one}],
         {"image": tmp_path / "image", "length": [tmp_path / "length/0.npy", one]},
+        [(image(1), one), (image(2), one)],
+        [{"image": str(tmp_path / f"image/{i}.npy"), "length": one} for i in range(2)],
     ]
     for form in forms:
         data = CalibrationDataSet(form, BOTH)
         assert [float(item["image"].max()) for item in data] == [1.0, 2.0]
         assert data[1]["length"].tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_files_of_one_input_may_be_listed(kind: Any, tmp_path: Path) -> None:
+    write(tmp_path, "image", {"²": image(1), "b": image(2)})
+    data = CalibrationDataSet([kind(tmp_path / f"image/{stem}.npy") for stem in "b²"], (IMAGE,))
+    assert [float(item["image"].max()) for item in data] == [2.0, 1.0]
+    assert len(CalibrationDataSet(tmp_path, (IMAGE,))) == 2  # a name that is a digit, and no number
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
@@ -120,6 +130,8 @@ def test_names_that_do_not_fit_are_listed() -> None:
         CalibrationDataSet([{"image": image()}], BOTH)
     with pytest.raises(ArgumentError, match="got list for a model with the inputs image, length"):
         CalibrationDataSet([image()], BOTH)
+    with pytest.raises(ArgumentError, match="item 1: a tuple of 1 for the inputs image, length"):
+        CalibrationDataSet([(image(), np.ones(1, np.int64)), (image(),)], BOTH)
     with pytest.raises(ArgumentError, match="it is empty"):
         CalibrationDataSet([], (IMAGE,))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qtune.errors import ArgumentError
-from qtune.onnx_debug.metrics import METRICS, mean, metric, metrics
+from qtune.onnx_debug.metrics import METRICS, metric, metrics
 
 A = np.array([1.0, -2.0, 0.0, 4.0], np.float32)
 B = np.array([1.5, -2.0, 1.0, 3.0], np.float32)
@@ -94,9 +94,17 @@ def test_empty_outputs_do_not_count() -> None:
     assert METRICS["mse"].worst({"e": empty, "a": A}, {"e": empty, "a": B}) == 2.25 / 4
 
 
-def test_the_mean_of_a_nan_is_one() -> None:
-    assert mean([1.0, 2.0]) == 1.5
-    assert math.isnan(mean([1.0, math.nan]))
+@pytest.mark.parametrize("name", METRICS)
+def test_the_mean_of_a_nan_is_one(name: str) -> None:
+    assert METRICS[name].mean([1.0, 2.0]) == 1.5
+    assert math.isnan(METRICS[name].mean([1.0, math.nan, math.inf]))
+
+
+def test_an_item_without_an_error_hides_no_sqnr_of_the_others() -> None:
+    assert METRICS["sqnr"].mean([math.inf, 10.0, 20.0]) == 15.0
+    assert METRICS["sqnr"].mean([math.inf, -math.inf]) == -math.inf
+    assert METRICS["sqnr"].mean([math.inf, math.inf]) == math.inf
+    assert METRICS["chebyshev"].mean([math.inf, 1.0]) == math.inf
 
 
 def test_names_are_checked() -> None:

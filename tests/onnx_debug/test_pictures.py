@@ -69,6 +69,16 @@ def test_infinite_values_are_triangles_on_the_edge(tmp_path: Path, figures: list
     assert (below.get_marker(), below.get_xdata()[0], below.get_ydata()[0]) == ("v", 2, 0.0)
 
 
+def test_nan_is_a_star_and_what_is_left_out_is_a_gap(tmp_path: Path, figures: list[Any]) -> None:
+    draw_curves(tmp_path / "c.png", ["a", "b", "c"], {"x": [math.nan, None, 3.0]}, "mse")
+    draw_sensitivity(tmp_path / "s.png", ["none", "a"], [1.0, math.nan], [0.5, None], "cosine")
+    _, star = figures[0].axes[0].get_lines()
+    assert (star.get_marker(), star.get_xdata().tolist(), star.get_ydata()[0]) == ("*", [0], 0.0)
+    *_, green = figures[1].axes[0].get_lines()
+    assert (green.get_marker(), green.get_xdata().tolist()) == ("*", [1])
+    assert to_hex(green.get_color()) == pictures_sheet.GREEN.lower()
+
+
 def test_a_curve_of_another_length_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="curve 'x': 1 values for 2 names"):
         draw_curves(tmp_path / "c.png", ["a", "b"], {"x": [1.0]}, "mse")
@@ -92,6 +102,19 @@ def test_the_names_of_many_nodes_have_room(tmp_path: Path, figures: list[Any]) -
     assert len(axes.get_xticklabels()) == 150
 
 
+@pytest.mark.parametrize("count", [151, 300, 301, 449])
+def test_of_hundreds_of_names_some_are_written_with_both_ends(
+    count: int, tmp_path: Path, figures: list[Any]
+) -> None:
+    draw_curves(tmp_path / "c.png", [str(i) for i in range(count)], {"x": [1.0] * count}, "mse")
+    (axes,) = figures[0].axes
+    written = [int(tick.get_text()) for tick in axes.get_xticklabels()]
+    assert (written[0], written[-1]) == (0, count - 1)
+    assert len(written) <= pictures_sheet.MOST_TICKS
+    assert min(np.diff(written)) >= count // pictures_sheet.MOST_TICKS
+    assert figures[0].get_figwidth() < 26
+
+
 def test_a_name_beyond_what_a_tick_holds_loses_its_middle() -> None:
     text = pictures_sheet.readable("a" * 40 + "b" * 40)
     assert (len(text), text[0], text[-1], "..." in text) == (60, "a", "b", True)
@@ -111,6 +134,15 @@ def test_the_sensitivity_figure_is_the_documented_one(tmp_path: Path, figures: l
     assert (freed.get_linestyle(), freed.get_ydata().tolist()) == ("-", [0.8, 0.9, 0.99])
     assert to_hex(freed.get_color()) == pictures_sheet.RED.lower()
     assert axes.get_xticklabels()[0].get_text() == "none"
+
+
+def test_a_red_line_of_one_point_is_seen_and_says_the_type(
+    tmp_path: Path, figures: list[Any]
+) -> None:
+    draw_sensitivity(tmp_path / "s.png", ["none"], [1.0], [0.9], "cosine", qtype="int16")
+    (axes,) = figures[0].axes
+    assert axes.get_lines()[2].get_marker() == "."
+    assert texts(axes)[2] == "int16: current node and all before"
 
 
 def test_the_baseline_is_the_perfect_value_of_the_metric(
@@ -142,6 +174,19 @@ def test_triangle_and_line_mark_maximum_and_threshold(tmp_path: Path, figures: l
     assert both.get_xlim() == positive.get_xlim() != error.get_xlim()
     (bars,) = both.patches
     assert bars.get_data().values.sum() == 3
+
+
+def test_a_panel_of_one_value_is_a_bar_beside_its_threshold(
+    tmp_path: Path, figures: list[Any]
+) -> None:
+    panels = [Panel("a", counted(0.0, 0.0), 0.001), Panel("b", counted(), is_apart=True)]
+    panels[1].counts.add(np.array([math.nan, math.inf]))
+    draw_histograms(tmp_path / "h.png", panels)
+    one, none = figures[0].axes
+    (bar,) = one.patches
+    # float64, one rounding
+    assert bar.get_data().edges.tolist() == pytest.approx([-0.05 * 0.001, 0.05 * 0.001])
+    assert [text.get_text() for text in none.texts] == ["NaN or infinite: all 2"]
 
 
 def test_boxes_stand_at_quartiles_median_and_mean(tmp_path: Path, figures: list[Any]) -> None:
@@ -199,6 +244,8 @@ def test_ranges_show_thresholds_of_channels(tmp_path: Path, figures: list[Any]) 
     assert up.get_data().values.tolist() == [2.0, 4.0]
     assert down.get_data().values.tolist() == [-2.0, -4.0]
     assert below.get_lines()[0].get_ydata()[0] == 30.0
+    assert all(float(place).is_integer() for place in below.get_xticks())
+    assert top.get_ylim()[0] < -4.0
 
 
 def test_drawing_changes_nothing_of_matplotlib(tmp_path: Path) -> None:

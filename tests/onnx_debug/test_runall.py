@@ -191,13 +191,23 @@ def test_the_default_curves_are_weights_and_activations(tmp_path: Path, figures:
         ({"non_quantize_node": "Conv_9"}, "non_quantize_node.*'Conv_9'"),
         ({"quantize_node": "Conv_2", "non_quantize_node": "Conv_0"}, "only one of"),
         ({"sensitive_nodes": ["Conv_9"]}, "sensitive_nodes.*'Conv_9'"),
+        ({"interested_nodes": ["Conv_9"]}, "interested_nodes.*'Conv_9'"),
+        ({"output_node": "Relu_1"}, "output_node: Relu_1 has no calibration node"),
+        ({"ns_metrics": ["mse", "l2"]}, "ns_metrics: expected one of .*; got 'l2'"),
+        ({"ae_metric": "l2"}, "ae_metric: expected one of .*; got 'l2'"),
+        ({"data_num": 9}, "data_num must be 1 to 3"),
+        ({"axis": "1"}, "axis: expected a whole number or None"),
+        ({"pick_threshold": float("nan")}, "pick_threshold: expected a number"),
+        ({"verbose": "yes"}, "verbose: expected True or False, got 'yes'"),
+        ({"average_mode": 1}, "average_mode: expected True or False, got 1"),
+        ({"save_dir": ""}, "save_dir: expected the path of a folder"),
     ],
 )
 def test_what_is_wrong_is_said_before_the_first_step(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
-        run(tmp_path / "out", **options)
+        run(options.pop("save_dir", tmp_path / "out"), **options)
     assert not list(tmp_path.iterdir())
 
 

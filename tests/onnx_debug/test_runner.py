@@ -175,8 +175,15 @@ def test_what_onnxruntime_refuses_is_told_with_the_nodes() -> None:
 
 
 def test_cuts_are_where_little_crosses_and_only_where_they_pay() -> None:
-    works = [10**8] * 6
-    assert cutting.cuts(works, [0] * 6, [1] * 6) == [0, 1, 3]  # small ones first: many run the last
-    assert cutting.cuts(works, [0] * 6, [0] * 5 + [1]) == [0]  # no node has a segment behind it
+    works, none = [10**8] * 6, [0] * 6
+    assert cutting.cuts(works, none, [1] * 6, none) == [0, 1, 3]  # small ones first: many run the last
+    assert cutting.cuts(works, none, [0] * 5 + [1], none) == [0]  # no node has a segment behind it
     wide = [0, 10**7, 100, 10**7, 10**7, 100]
-    assert cutting.cuts(works, wide, [1] * 6) == [0, 2]
+    assert cutting.cuts(works, wide, [1] * 6, none) == [0, 2]
+
+
+def test_weights_that_each_session_packs_are_packed_once() -> None:
+    works, wide = [10**8] * 6, [0, 10**7, 100, 10**7, 10**7, 100]
+    heavy = [0, 0, 0, 0, 10**8, 0]  # the session of a larger segment would pack them a second time
+    starts = cutting.cuts(works, wide, [1] * 6, heavy)
+    assert {4, 5} <= set(starts)

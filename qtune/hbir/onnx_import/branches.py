@@ -10,14 +10,17 @@ from onnx import shape_inference
 
 from qtune.errors import OnnxImportError
 from qtune.hbir.domain import OPSET
-from qtune.hbir.onnx_import.evaluate import Array, evaluated, is_decided
+from qtune.hbir.onnx_import.evaluate import SIZES, Array, evaluated, is_decided
+from qtune.hbir.onnx_import.names import free_name
 
 CONTROL = ("If", "Loop", "Scan")
 
 
 def has_control(proto: onnx.ModelProto) -> bool:
     """Whether the graph has operators that run graphs of their own."""
-    return any(node.op_type in CONTROL and not node.domain for node in proto.graph.node)
+    return any(
+        node.op_type in CONTROL and node.domain in ("", "ai.onnx") for node in proto.graph.node
+    )
 
 
 def with_branches_taken(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -32,23 +35,52 @@ def with_branches_taken(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def refuse_control(proto: onnx.ModelProto) -> None:
     """Raise ``OnnxImportError`` naming every operator of control flow."""
-    found = [n for n in proto.graph.node if n.op_type in CONTROL and not n.domain]
-    if found:
-        lines = "".join(f"\n  - {refusal(node.op_type, node.name)}" for node in found)
-        raise OnnxImportError(f"{len(found)} operator(s) of control flow can't be taken:{lines}")
+    if not has_control(proto):
+        return
+    found = [node for node in ir.from_proto(proto).graph if is_control(node)]
+    lines = "".join(f"\n  - {refusal(node, node.name or '')}" for node in found)
+    raise OnnxImportError(f"{len(found)} operator(s) of control flow can't be taken:{lines}")
 
 
-def refusal(op_type: str, name: str) -> str:
-    """Why an operator of control flow is not taken."""
-    reason = (
-        "its condition is computed while the model runs"
-        if op_type == "If"
-        else "a loop has no form here"
-    )
+def is_control(node: ir.Node) -> bool:
+    """Whether ``node`` runs graphs of its own."""
+    return node.op_type in CONTROL and node.domain in ("", "ai.onnx")
+
+
+def refusal(node: ir.Node, name: str) -> str:
+    """Why ``node``, an operator of control flow called ``name``, is not taken, and what helps."""
+    if node.op_type != "If":
+        return f"{name}: {node.op_type}: a loop has no form here. Export the model without loops"
+    inputs = _inputs_behind(node.inputs[0])
+    if not inputs:
+        return (
+            f"{name}: If: its condition is computed while the model runs. Export the model with "
+            "fixed sizes and without data-dependent control flow, or simplify it first"
+        )
+    names = ", ".join(inputs)
     return (
-        f"{name}: {op_type}: {reason}. Export the model with fixed sizes and without data-"
-        "dependent control flow, or simplify it first"
+        f"{name}: If: its condition is computed while the model runs, from the input(s) {names}. "
+        "An input that always has the same value can be made a constant: give the model an "
+        "initializer of its name in place of the input. Else export the model without it"
     )
+
+
+def _inputs_behind(value: ir.Value | None) -> list[str]:
+    """The graph inputs whose elements decide ``value``; their sizes alone do not count."""
+    found: dict[str, None] = {}
+    seen: set[ir.Value] = set()
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if current is None or current in seen:
+            continue
+        seen.add(current)
+        node = current.producer()
+        if node is not None:
+            waiting += [] if node.op_type in SIZES else node.inputs
+        elif current.is_graph_input() and not current.is_initializer():
+            found[current.name or ""] = None
+    return list(found)
 
 
 def take_branches(model: ir.Model) -> bool:
@@ -100,9 +132,11 @@ def _take(graph: ir.Graph, node: ir.Node, condition: bool) -> None:
         graph.initializers.add(value)
     results = list(branch.outputs)
     branch.outputs.clear()
+    taken = {other.name or "" for other in graph}
     for inner in list(branch):
         branch.remove(inner)
-        inner.name = inner.name or f"{node.name}/{inner.op_type}"
+        inner.name = free_name(inner.name or f"{node.name}/{inner.op_type}", taken)
+        taken.add(inner.name)
         graph.insert_before(node, inner)
     for outer, result in zip(node.outputs, results, strict=True):
         copy = ir.Node("", "Identity", [result], num_outputs=1, name=f"{node.name}/{outer.name}")

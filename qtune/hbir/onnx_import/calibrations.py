@@ -23,8 +23,18 @@ BIAS = 2
 _MOVING = ("movement", "pool")
 """Families whose ``INPUT_SCALE`` operators hand values on: rounding before them is after them."""
 
-_REWRITTEN = ("Flatten", "GlobalMaxPool", "Identity")
+_REWRITTEN = (
+    "DepthToSpace",
+    "Flatten",
+    "GatherND",
+    "GlobalMaxPool",
+    "Identity",
+    "SpaceToDepth",
+)
 """Operators that hand values on and have another form in HBIR."""
+
+WEIGHT_MOVERS = ("Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze")
+"""Operators between a quantized constant and its reader that :func:`moved_weight` takes."""
 
 
 def is_calibration(node: ir.Node) -> bool:
@@ -55,7 +65,7 @@ def is_plain_constant(node: ir.Node, index: int, weight: OnnxWeight) -> bool:
     owner = kernel_owners().get((node.domain, node.op_type))
     if owner is not None and owner.fuse is FuseRole.GEMM:
         return index == BIAS
-    return weight.data.size == 1
+    return weight.data.size == 1 and node.op_type != "PRelu"  # a slope has codes, even a single one
 
 
 def hands_on(node: ir.Node) -> bool:
@@ -118,9 +128,29 @@ def moved_weight(node: ir.Node, weight: OnnxWeight, constants: list[Array | None
             for i, size in enumerate(target.tolist())
         ]
         return weight.with_data(weight.data.reshape(sizes), -1)
+    if node.op_type in ("Unsqueeze", "Squeeze"):
+        return _with_axes(node, weight, target)
     raise OnnxImportError(f"{node.name}: {node.op_type} of a quantized weight has no form here")
+
+
+def _with_axes(node: ir.Node, weight: OnnxWeight, axes: Array | None) -> OnnxWeight:
+    """The weight behind an Unsqueeze or Squeeze with these axes (all of size 1 without)."""
+    shape, given = weight.data.shape, None if axes is None else axes.reshape(-1).tolist()
+    if node.op_type == "Unsqueeze":
+        rank = len(shape) + len(given or ())
+        added = {axis % rank for axis in given or ()}
+        kept = [axis for axis in range(rank) if axis not in added]
+        data = np.expand_dims(weight.data, tuple(sorted(added)))
+    else:
+        gone = {i for i, size in enumerate(shape) if size == 1} if given is None else set()
+        gone |= {axis % len(shape) for axis in given or ()}
+        kept = [
+            -1 if axis in gone else axis - sum(g < axis for g in gone) for axis in range(len(shape))
+        ]
+        data = weight.data.squeeze(tuple(gone))
+    return weight.with_data(data, weight.axis if weight.axis < 0 else kept[weight.axis])
 
 
 def moves_weight(node: ir.Node) -> bool:
     """Whether :func:`moved_weight` may take the operator."""
-    return not node.domain and node.op_type in ("Identity", "Transpose", "Reshape")
+    return not node.domain and node.op_type in WEIGHT_MOVERS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 DataOf = Callable[[ir.Value], Array | None]
 
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
-_SIZES = ("Shape", "Size")
+SIZES = ("Shape", "Size")
 """Operators that look at the shape of their operand only."""
 
 
@@ -32,7 +32,7 @@ def is_decided(node: ir.Node, data_of: DataOf = held_data) -> bool:
     """Whether constants decide what ``node`` gives. Quantize nodes are never replaced."""
     if node.op_type in (*QUANTIZERS, hz_calibration.OP_TYPE) or node.op_type.startswith(_RANDOM):
         return False
-    if node.op_type in _SIZES:
+    if node.op_type in SIZES:
         source = node.inputs[0]
         return source is not None and source.shape is not None and source.shape.is_static()
     if any(attr.type == ir.AttributeType.GRAPH for attr in node.attributes.values()):
@@ -50,19 +50,23 @@ def evaluated(node: ir.Node, opset: int, data_of: DataOf = held_data) -> list[Ar
         elif value is not None and value.shape is not None:
             # a view of one number serves where only the shape is looked at
             feed[value.name or ""] = np.broadcast_to(np.float32(0), tuple(value.shape.numpy()))
-    proto = ir.to_proto(node)
+    return run_node(ir.to_proto(node), node.version or opset, feed)
+
+
+def run_node(proto: onnx.NodeProto, opset: int, feed: Mapping[str, Array]) -> list[Array]:
+    """The results of one node on ``feed``, an array for each of its inputs."""
     infos = [_info(name, array) for name, array in feed.items()]
-    outputs = [onnx.helper.make_empty_tensor_value_info(value.name or "") for value in node.outputs]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in proto.output]
     graph = onnx.helper.make_graph([proto], "constant", infos, outputs)
-    imports = [onnx.helper.make_opsetid("", node.version or opset)]
+    imports = [onnx.helper.make_opsetid("", opset)]
     model = onnx.helper.make_model(graph, opset_imports=imports)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            results = ReferenceEvaluator(model).run(None, feed)
+            results = ReferenceEvaluator(model).run(None, dict(feed))
     except Exception as error:  # the evaluator raises whatever its operators throw
         raise OnnxImportError(
-            f"{node.name}: the constant {node.op_type} can't be computed: {error}"
+            f"{proto.name}: the constant {proto.op_type} can't be computed: {error}"
         ) from None
     return [np.asarray(result) for result in results]
 

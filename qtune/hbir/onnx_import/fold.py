@@ -22,23 +22,26 @@ Array = np.ndarray[Any, Any]
 def fold(model: ir.Model) -> None:
     """Replace what no input decides by initializers, in place, and infer all shapes.
 
-    Shapes are inferred first, so that sizes of static tensors are constants too. Quantize and
-    dequantize nodes stay: they say which grid a constant lies on.
+    Shapes are inferred first, so that sizes of static tensors are constants too; and again while
+    anything changes, since a folded size or a taken branch may decide the shapes behind it.
+    Quantize and dequantize nodes stay: they say which grid a constant lies on.
     """
-    _infer(model)
-    if take_branches(model):
+    changed = True
+    while changed:
         _infer(model)
-    for node in list(model.graph):
-        if is_decided(node):
-            _replace(model, node, evaluated(node, model.graph.opset_imports.get("", OPSET)))
+        changed = take_branches(model)
+        for node in list(model.graph):
+            if is_decided(node):
+                _replace(model, node, evaluated(node, model.graph.opset_imports.get("", OPSET)))
+                changed = True
     _drop_unused(model)
-    _infer(model)
 
 
 def _infer(model: ir.Model) -> None:
     """Types and shapes by onnx's inference with data propagation; big tensors go by type only."""
     proto = ir.to_proto(model)
     hz_calibration.hide(proto)
+    _hide_norms(proto)
     for tensor in list(proto.graph.initializer):
         if np.prod(tensor.dims, dtype=np.int64) > SMALL:
             info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -54,6 +57,15 @@ def _infer(model: ir.Model) -> None:
             known = infos.get(value.name or "")
             if known is not None:
                 ir.serde.deserialize_value_info_proto(known, value)
+
+
+def _hide_norms(proto: onnx.ModelProto) -> None:
+    """Put Identity in place of group norms: onnx infers no shape of theirs."""
+    for node in proto.graph.node:
+        if node.op_type == "GroupNormalization" and not node.domain:
+            node.op_type = "Identity"
+            del node.attribute[:]
+            del node.input[1:]
 
 
 def _replace(model: ir.Model, node: ir.Node, results: list[Array]) -> None:

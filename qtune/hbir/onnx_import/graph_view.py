@@ -48,7 +48,7 @@ def constant_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     """Tensors of all constants by name: initializers and Constant nodes."""
     found = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type == "Constant" and not node.domain:
+        if node.op_type == "Constant" and not node.domain and node.attribute:
             found[node.output[0]] = _constant_of(node)
     return found
 

@@ -16,6 +16,7 @@ from qtune.hbir.onnx_import import source as files
 from qtune.hbir.onnx_import.fold import fold
 from qtune.hbir.onnx_import.form import rewrites
 from qtune.hbir.onnx_import.graph import Walk
+from qtune.hbir.onnx_import.inline import inlined
 from qtune.hbir.onnx_import.names import with_unique_names
 from qtune.hbir.onnx_import.opset import at_our_opset
 from qtune.hbir.onnx_import.pairs import unified
@@ -45,7 +46,7 @@ def import_onnx(
     """
     proto = files.read(source)
     proto = unified(with_unique_names(at_our_opset(proto)))
-    proto = files.inlined(proto, own_operators())
+    proto = inlined(proto, own_operators())
     given = files.open_sizes(proto)
     shapes = _shapes(given, input_shapes or {})
     label = name or proto.graph.name or "forward"
@@ -83,6 +84,14 @@ def _shapes(
         raise OnnxImportError(
             f"input_shapes names {', '.join(unknown)}; the model has the inputs {', '.join(given)}"
         )
+    needed = [n for n, sizes in given.items() if n not in wanted and None in sizes[1:]]
+    if needed:
+        lines = "".join(f"\n  - {name!r}: {given[name]}" for name in needed)
+        hint = ", ".join(f"{name!r}: [...]" for name in needed)
+        raise OnnxImportError(
+            "only the first size of an input may be free; pass all sizes of these as "
+            f"input_shapes={{{hint}}}:{lines}"
+        )
     return {name: _shape(name, sizes, wanted.get(name)) for name, sizes in given.items()}
 
 
@@ -96,11 +105,6 @@ def _shape(name: str, sizes: Sequence[int | None], wanted: Sequence[int] | None)
                 f"input_shapes[{name!r}] is {list(wanted)}, the model has {list(sizes)}"
             )
         return [int(want) for want in wanted]
-    if None in sizes[1:]:
-        raise OnnxImportError(
-            f"input {name!r} has the shape {list(sizes)}; pass its sizes as "
-            f"input_shapes={{{name!r}: [...]}}"
-        )
     return [1 if size is None else size for size in sizes]
 
 

@@ -21,6 +21,7 @@ def name_nodes(graph: onnx.GraphProto) -> None:
 
     A node without a name is called ``<op type>_<index in the graph>``; the second node of a name
     gets the suffix ``_1``, and so on. Tensors keep their names: ONNX demands that they are unique.
+    A node without a name in a branch is called ``<name of the If>/<op type>``.
     """
     given = [node.name for node in graph.node if node.name]
     taken: set[str] = set()
@@ -31,6 +32,15 @@ def name_nodes(graph: onnx.GraphProto) -> None:
         base = node.name or f"{node.op_type}_{index}"
         node.name = free_name(base, taken.union(given))
         taken.add(node.name)
+    _name_inner(graph)
+
+
+def _name_inner(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        for inner in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+            for part in inner.node:
+                part.name = part.name or f"{node.name}/{part.op_type}"
+            _name_inner(inner)
 
 
 def free_name(base: str, taken: Collection[str]) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import onnx
-from onnx import defs, version_converter
+from onnx import defs, helper, version_converter
 
 from qtune.errors import OnnxImportError
 from qtune.hbir.domain import IR_VERSION, OPSET
+from qtune.hbir.onnx_import.contrib import with_standard_nodes
+from qtune.hbir.onnx_import.graph_view import GraphView
+from qtune.hbir.onnx_import.inline import is_function, with_definitions
 from qtune.hbir.onnx_import.pairs import QUANTIZERS
 
 STANDARD = ("", "ai.onnx")
@@ -17,18 +20,22 @@ OLDEST = 7
 
 
 def at_our_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """``proto`` in the opset that HBIR uses; operators of other domains stay as they are."""
+    """``proto`` in the opset that HBIR uses; operators of other domains stay as they are.
+
+    Those of onnxruntime's domain that stand for standard ones become these.
+    """
     _name_standard_domain(proto)
     version = version_of(proto)
     if version < OPSET:
-        return _converted(proto, version)
-    if version > OPSET:
+        proto = _converted(proto, version)
+    elif version > OPSET:
+        proto = _with_definitions(proto, version)
         _check_newer(proto, version)
         for entry in proto.opset_import:
             if not entry.domain:
                 entry.version = OPSET
     proto.ir_version = min(proto.ir_version, IR_VERSION)
-    return proto
+    return with_standard_nodes(proto)
 
 
 def check_opset(proto: onnx.ModelProto, where: str) -> None:
@@ -55,6 +62,7 @@ def _name_standard_domain(proto: onnx.ModelProto) -> None:
 
 def _converted(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
     hidden = _hide(proto)
+    resized = _old_resizes(proto, version)
     infos = {info.name for info in proto.graph.value_info}
     try:
         result = version_converter.convert_version(proto, OPSET)
@@ -64,6 +72,7 @@ def _converted(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
             f"Export it with opset {OPSET}"
         ) from None
     _show(result, hidden, infos)
+    _state_positions(result, resized)
     _take_over(result, proto)
     return result
 
@@ -99,6 +108,31 @@ def _show(
     proto.graph.value_info.extend(known)
 
 
+def _old_resizes(proto: onnx.ModelProto, version: int) -> set[str]:
+    """Outputs of nodes that resize by the rule of opsets 7 to 10, which had but one."""
+    kinds = ("Upsample", "Resize") if version <= 10 else ("Upsample",)
+    return {node.output[0] for node in proto.graph.node if node.op_type in kinds}
+
+
+def _state_positions(proto: onnx.ModelProto, resized: Collection[str]) -> None:
+    """State the old rule, ``position = index / scale``; left out, it now means another one.
+
+    onnx's converter does not: its result would be resized by half_pixel. A nearest element is the
+    one before the position, behind it where the map shrinks (onnxruntime and onnx's own cases).
+    """
+    nodes = [n for n in proto.graph.node if n.op_type == "Resize" and n.output[0] in resized]
+    view = GraphView(proto.graph) if nodes else None
+    for node in nodes:
+        scales = view.array(node.input[2]) if view and len(node.input) > 2 else None
+        shrinks = scales is not None and bool((scales < 1).any())
+        nearest = "ceil" if shrinks else "floor"
+        stated = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": nearest}
+        known = {item.name for item in node.attribute}
+        node.attribute.extend(
+            helper.make_attribute(key, text) for key, text in stated.items() if key not in known
+        )
+
+
 def _take_over(result: onnx.ModelProto, source: onnx.ModelProto) -> None:
     """What the converter drops: other domains, functions and notes of the model."""
     known = {entry.domain for entry in result.opset_import}
@@ -108,6 +142,16 @@ def _take_over(result: onnx.ModelProto, source: onnx.ModelProto) -> None:
     if not result.metadata_props:
         result.metadata_props.extend(source.metadata_props)
     result.ir_version = IR_VERSION
+
+
+def _with_definitions(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """Operators that ours lacks (Attention, RMSNormalization, ...) as the standard defines them."""
+    while True:
+        newer = {n.op_type for n in proto.graph.node if not _is_old_form(n, version)}
+        defined = [name for name in newer if is_function(name, version)]
+        if not defined:
+            return proto
+        proto = with_definitions(proto, defined)
 
 
 def _check_newer(proto: onnx.ModelProto, version: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,15 +10,17 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import checker, helper, inliner, shape_inference
+from onnx import checker, inliner, shape_inference
 
 from qtune.errors import ArgumentError, OnnxImportError
 from qtune.hbir import hz_calibration
 from qtune.hbir.builder import META_STAGE
 from qtune.hbir.onnx_import.branches import refuse_control, with_branches_taken
+from qtune.hbir.onnx_import.elements import refuse_other_floats
 from qtune.hbir.onnx_import.large import Apart, apart
 from qtune.hbir.onnx_import.names import name_nodes, with_unique_names
 from qtune.hbir.onnx_import.opset import at_our_opset, check_opset
+from qtune.hbir.onnx_import.order import put_in_order
 from qtune.hbir.onnx_import.pairs import QUANTIZERS, unified
 from qtune.hbir.onnx_import.removed_relus import with_relus_back
 
@@ -33,6 +35,7 @@ def read(source: Source) -> onnx.ModelProto:
     the standard one, whose operators they are; nothing else differs.
     """
     held = _checked(source)
+    refuse_other_floats(held.proto)
     return held.joined(with_unique_names(with_branches_taken(held.proto)))
 
 
@@ -70,6 +73,7 @@ def _checked(source: Source) -> Apart:
         raise OnnxImportError(f"{where} is no ONNX file or is empty")
     check_opset(given, where)
     held = apart(given)
+    put_in_order(held.proto.graph)
     _name_known_domains(held.proto)
     _state_outputs(held.proto)
     try:
@@ -138,35 +142,6 @@ def _read(source: Source) -> onnx.ModelProto:
             f"{type(source).__name__}"
         )
     return onnx.load(str(source))
-
-
-def inlined(proto: onnx.ModelProto, keep: Collection[str]) -> onnx.ModelProto:
-    """``proto`` with functions replaced by their bodies, but for the standard operators ``keep``.
-
-    Functions are the model's own and those that the ONNX standard defines by other operators.
-    """
-    ids = [("", name) for name in sorted(keep)]
-    _declare_initializers(proto)
-    try:
-        return inliner.inline_selected_functions(
-            proto, ids, exclude=True, inline_schema_functions=True
-        )
-    except RuntimeError as error:  # types that onnx can't tell inside of a definition
-        raise OnnxImportError(
-            f"an operator that is defined by others can't be replaced by its definition: {error}. "
-            "State the types of all tensors (onnx.shape_inference) and all attributes, or export "
-            "the model with these operators"
-        ) from None
-
-
-def _declare_initializers(proto: onnx.ModelProto) -> None:
-    """State the types of initializers: the inliner chooses function bodies by types it is told."""
-    graph = proto.graph
-    known = {info.name for info in (*graph.input, *graph.output, *graph.value_info)}
-    for tensor in graph.initializer:
-        if tensor.name not in known:
-            info = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            graph.value_info.append(info)
 
 
 def open_sizes(proto: onnx.ModelProto) -> dict[str, list[int | None]]:

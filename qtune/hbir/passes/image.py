@@ -19,7 +19,7 @@ from qtune.errors import ArgumentError
 from qtune.hbir.argument import Argument, unknown_choice
 from qtune.hbir.builder import META_FLOPS
 from qtune.hbir.domain import DOMAIN
-from qtune.hbir.passes.edit import Edit, Grid, before_convert
+from qtune.hbir.passes.edit import Edit, Grid, before_convert, shape_of
 from qtune.hbir.passes.movement import PIXELS, Entry, entry_of, settle_input
 
 Array = np.ndarray[Any, Any]
@@ -186,7 +186,7 @@ def _resize(
 ) -> ir.Value:
     height, width = size[0] // halve, size[1] // halve
     attrs = {"height": height, "width": width, "halve": halve, "pad": pad}
-    n, channels = _shape(plane)[0], _shape(plane)[3]
+    n, channels = shape_of(plane)[0], shape_of(plane)[3]
     result = (ir.DataType.UINT8, (n, height, width, channels))
     return edit.emit("RoiResize", [plane, roi], attrs, result, domain=DOMAIN)
 
@@ -209,7 +209,7 @@ def _join(
     edit: Edit, planes: Sequence[ir.Value], scale: float, last: bool, grid: Grid | None
 ) -> ir.Value:
     """Planes as the real numbers of one picture, in its layout."""
-    n, height, width, _ = _shape(planes[0])
+    n, height, width, _ = shape_of(planes[0])
     channels = 1 if len(planes) == 1 else CHANNELS
     real = (ir.DataType.FLOAT, (n, height, width, channels))
     if len(planes) == 1:
@@ -310,7 +310,3 @@ def _pad_bytes(where: str, pad_value: Sequence[int]) -> tuple[int, ...]:
     if len(values) != 2 or not all(-128 <= value <= 255 for value in values):
         raise ArgumentError(f"{where}: pad_value must hold two bytes, got {pad_value!r}")
     return tuple(value % 256 for value in values)
-
-
-def _shape(value: ir.Value) -> tuple[int, ...]:
-    return () if value.shape is None else tuple(int(size) for size in value.shape.numpy())

@@ -10,8 +10,9 @@ import onnx
 
 from qtune.errors import ArgumentError
 from qtune.march import March, as_march
-from qtune.onnx_debug.build.config import read_mapping
-from qtune.onnx_debug.build.named import check_keys, unknown
+from qtune.onnx_debug.build.config import ROOT
+from qtune.onnx_debug.build.config_file import read_mapping
+from qtune.onnx_debug.build.named import check_keys, section, unknown
 from qtune.onnx_debug.calibrated import Port
 from qtune.onnx_debug.data import CalibrationDataSet, Given
 
@@ -49,7 +50,8 @@ def sizes_of(input_dict: Any) -> dict[str, list[int]]:
         where = f"input_dict: {name}"
         if isinstance(entry, Mapping):
             entry = check_keys(where, entry, ("input_shape",)).get("input_shape")
-        if not isinstance(entry, Sequence) or not all(_is_size(size) for size in entry):
+        is_list = isinstance(entry, (list, tuple))
+        if not is_list or not all(_is_size(size) for size in entry):
             raise ArgumentError(f"{where}: input_shape must be a list of sizes, got {entry!r}")
         found[str(name)] = [int(size) for size in entry]
     return found
@@ -146,22 +148,22 @@ def with_options(
     nodes = given.get("node_dict")
     if nodes is not None and not isinstance(nodes, Mapping):
         raise ArgumentError(f"node_dict: expected a dict of node -> settings; got {nodes!r}")
+    raw = None if config is None else _mapping(config)
     if not added and not nodes:
-        return (
-            config
-            if config is None or isinstance(config, Mapping)
-            else read_mapping(config, "quant_config")
-        )
-    base = {} if config is None else config
-    raw = dict(base if isinstance(base, Mapping) else read_mapping(base, "quant_config"))
+        return raw
+    joined = dict(raw or {})
     for level, entries in (("model_config", added), ("node_config", nodes or {})):
-        before = dict(raw.get(level) or {})
+        before = section(f"{ROOT}: {level}", joined.get(level))
         twice = sorted(set(before) & set(entries))
         if twice:
             raise ArgumentError(
-                f"quant_config: {level}: {', '.join(twice)} is set there and by node_dict or "
+                f"{ROOT}: {level}: {', '.join(map(str, twice))} is set there and by node_dict or "
                 "optimization_methods; set it once"
             )
         if entries:
-            raw[level] = {**before, **entries}
-    return raw
+            joined[level] = {**before, **entries}
+    return joined
+
+
+def _mapping(config: Mapping[str, Any] | str | os.PathLike[str]) -> Mapping[str, Any]:
+    return config if isinstance(config, Mapping) else read_mapping(config, ROOT)

@@ -8,6 +8,7 @@ and all positions of channel ``c``; it is kept where it betters the metric of th
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from qtune.errors import ArgumentError
 from qtune.hbir.onnx_import.names import free_name
 from qtune.onnx_debug.build.config import BiasCorrection
 from qtune.onnx_debug.build.loss import badness, mean_score
-from qtune.onnx_debug.calibrated import CalibratedModel, OrdinaryNode
+from qtune.onnx_debug.calibrated import WEIGHT, CalibratedModel, OrdinaryNode
 from qtune.onnx_debug.data import CalibrationDataSet
 from qtune.onnx_debug.load import load_calibrated
 from qtune.onnx_debug.runner import Runner
@@ -33,9 +34,15 @@ _log = logging.getLogger(__name__)
 
 
 def corrected(
-    calibrated: onnx.ModelProto, data: CalibrationDataSet, wanted: BiasCorrection
+    calibrated: onnx.ModelProto,
+    data: CalibrationDataSet,
+    wanted: BiasCorrection,
+    kept: Collection[str] = (),
 ) -> tuple[onnx.ModelProto, list[str]]:
-    """The calibrated model with corrected biases, and the names of the nodes that got one."""
+    """The calibrated model with corrected biases, and the names of the nodes that got one.
+
+    ``kept``: tensors on grids of the file; GEMMs whose weight is one of them stay as they are.
+    """
     if wanted.num_sample > len(data):
         raise ArgumentError(
             f"weight: bias_correction: num_sample is {wanted.num_sample}, the calibration data "
@@ -46,7 +53,7 @@ def corrected(
     copy = onnx.ModelProto()
     copy.CopyFrom(calibrated)
     done = []
-    for node in progress(_gemms(model), "correcting biases", unit="node"):
+    for node in progress(_gemms(model, kept), "correcting biases", unit="node"):
         shift = _shift(runner, node, wanted)
         if shift is not None and _add(copy, node.name, -shift):
             done.append(node.name)
@@ -54,14 +61,17 @@ def corrected(
     return copy, done
 
 
-def _gemms(model: CalibratedModel) -> list[OrdinaryNode]:
+def _gemms(model: CalibratedModel, kept: Collection[str]) -> list[OrdinaryNode]:
     """GEMMs with a calibrated weight and a bias that is constant, or none."""
     constants = {tensor.name for tensor in model.proto.graph.initializer}
     return [
         node
         for node in model.nodes
         if node.op_type in _CHANNELS
-        and any(model.calibrations[name].kind == "weight" for name in node.calibrations)
+        and any(
+            model.calibrations[name].kind == WEIGHT and model.calibrations[name].output not in kept
+            for name in node.calibrations
+        )
         and (len(node.inputs) < 3 or not node.inputs[2] or node.inputs[2] in constants)
     ]
 

@@ -7,8 +7,9 @@ operators of the registry. No list of operators lives here.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx
 import onnx_ir as ir
@@ -17,6 +18,7 @@ from onnx import helper
 from qtune.dtype import QuantDType
 from qtune.hbir.builder import META_OP, META_TYPE
 from qtune.hbir.onnx_import import import_onnx
+from qtune.onnx_debug.build.decompose import Part
 from qtune.ops import registry
 from qtune.ops.spec import FuseRole, OpSpec, Rule
 
@@ -30,6 +32,8 @@ class Kind(enum.Enum):
     """Its result keeps the grid of its first input."""
     FLOAT = "float"
     """It runs in float, for the reason that is given."""
+    JOINED = "joined"
+    """The one operator that it feeds computes it along: its result does not exist on the march."""
     PLAIN = "plain"
     """It makes no float numbers (shapes, indices, masks)."""
 
@@ -42,6 +46,8 @@ class NodeFacts:
     other operands by the registry's names). ``weight``: index of the weight, ``axis`` its axis of
     output channels; ``None`` without. ``wants``: index -> dtype that the operand needs. ``clamps``:
     it only bounds its input (Relu, Clip), and can do that in the operator before it.
+    ``is_bias``: it adds a constant that the matmul before it takes as its bias. ``joins``: the node
+    that computes a ``JOINED`` one along. ``part``: what is known of a part of a composed operator.
     """
 
     name: str
@@ -55,20 +61,33 @@ class NodeFacts:
     fuse: FuseRole | None = None
     is_gemm: bool = False
     clamps: bool = False
+    is_bias: bool = False
+    joins: str = ""
+    part: Part | None = None
 
 
-def facts_of(proto: onnx.ModelProto) -> dict[str, NodeFacts]:
-    """Facts of every node by its name. Raises ``OnnxImportError`` listing what has no form here."""
+def facts_of(
+    proto: onnx.ModelProto, parts: Mapping[str, Part] | None = None
+) -> dict[str, NodeFacts]:
+    """Facts of every node by its name; ``parts``: those that are parts of composed operators.
+
+    Raises ``OnnxImportError`` listing what has no form here.
+    """
     module = import_onnx(proto)
     made: dict[str, list[ir.Node]] = {}
     for node in module.model.graph:
         made.setdefault(node.metadata_props.get(META_OP, ""), []).append(node)
     floats = float_tensors(proto)
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-    return {
+    found = {
         node.name: _facts(node, made.get(node.name, []), floats, constants)
         for node in proto.graph.node
     }
+    found |= _joined(proto.graph, found, made)
+    found |= {name: replace(found[name], is_bias=True) for name in _biases(proto.graph, found)}
+    for name, part in (parts or {}).items():
+        found[name] = replace(found[name], part=part)
+    return found
 
 
 def float_tensors(proto: onnx.ModelProto) -> set[str]:
@@ -99,7 +118,7 @@ def _facts(
     found = [owner for owner in owners if owner is not None] or specs
     own = [spec for spec in found if spec.rule is not Rule.INPUT_SCALE]
     if len(own) > 1:
-        names = ", ".join(spec.name for spec in found)
+        names = ", ".join(dict.fromkeys(spec.name for spec in found))
         reason = f"it becomes several operators ({names}), whose inner results have no scale"
         return NodeFacts(node.name, node.op_type, Kind.FLOAT, reason)
     if not own:
@@ -109,7 +128,9 @@ def _facts(
 
 def _passing(node: onnx.NodeProto, found: Sequence[OpSpec], floats: set[str]) -> NodeFacts:
     if not found or node.input[0] not in floats:
-        reason = f"{node.op_type} belongs to no operator of the registry"
+        reason = f"{node.op_type} has no integer rule"
+        if node.input and node.input[0] not in floats:
+            reason = f"{node.op_type} makes floats of integers or masks, which have no scale"
         return NodeFacts(node.name, node.op_type, Kind.FLOAT, reason)
     entry = found[0]
     clamps = entry.family == "activation"
@@ -148,7 +169,7 @@ def _integer(
 
 def _fuse(node: onnx.NodeProto, entry: OpSpec, weight: int | None) -> FuseRole | None:
     """The part in fused groups, for operators that HBIR holds under ONNX's own name."""
-    if weight is not None:
+    if weight is not None and entry.family == "gemm":
         return FuseRole.GEMM
     return entry.fuse if ("", node.op_type) in registry.kernel_owners() else None
 
@@ -175,6 +196,8 @@ def _weight(
 ) -> tuple[int | None, int]:
     """Index and channel axis of the constant weight of a GEMM, in ONNX's layout."""
     index = entry.roles.index(entry.weight_role) if entry.weight_role in entry.roles else 1
+    if entry.family != "gemm" and entry.weight_role is not None:
+        return _slopes(node, index, constants)
     if entry.family != "gemm" or index >= len(node.input) or node.input[index] not in constants:
         return None, -1
     rank = len(constants[node.input[index]].dims)
@@ -190,3 +213,75 @@ def _weight(
     )
     axis = 0 if entry.weight_axis is None else entry.weight_axis({"groups": groups})
     return index, axis if groups == 1 else -1
+
+
+def _slopes(
+    node: onnx.NodeProto, index: int, constants: Mapping[str, onnx.TensorProto]
+) -> tuple[int | None, int]:
+    """Index and axis of a constant with one number per channel, or one for all (axis -1)."""
+    if index >= len(node.input) or node.input[index] not in constants:
+        return None, -1
+    dims = constants[node.input[index]].dims
+    wide = [axis for axis, size in enumerate(dims) if size > 1]
+    return index, wide[0] if len(wide) == 1 else -1
+
+
+def _joined(
+    graph: onnx.GraphProto, found: Mapping[str, NodeFacts], made: Mapping[str, Sequence[ir.Node]]
+) -> dict[str, NodeFacts]:
+    """Nodes that the import put into the one behind them: ``1 / sqrt(x + eps)`` is one table."""
+    numbers = {tensor.name for tensor in graph.initializer if math.prod(tensor.dims) == 1}
+    outputs = {info.name for info in graph.output}
+    users = _users(graph)
+    owners = registry.kernel_owners()
+    joins: dict[str, str] = {}
+    for node in reversed(graph.node):
+        owner, readers = owners.get(("", node.op_type)), users.get(node.output[0], [])
+        moves = owner is None or owner.rule is Rule.INPUT_SCALE
+        if moves or made.get(node.name) or len(readers) != 1 or node.output[0] in outputs:
+            continue
+        reader = readers[0]
+        kinds = {item.op_type for item in made.get(reader.name, ())}
+        if reader.name in joins or (kinds and reader.op_type not in kinds):
+            joins[node.name] = joins.get(reader.name, reader.name)
+    return {
+        node.name: NodeFacts(
+            node.name,
+            node.op_type,
+            Kind.JOINED,
+            inputs={i: "input" for i, name in enumerate(node.input) if name not in numbers},
+            joins=joins[node.name],
+        )
+        for node in graph.node
+        if node.name in joins and found[node.name].kind is not Kind.PLAIN
+    }
+
+
+def _biases(graph: onnx.GraphProto, found: Mapping[str, NodeFacts]) -> list[str]:
+    """Additions of one number per column to what a matmul with a constant matrix makes for them."""
+    sizes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output}
+    outputs = {info.name for info in graph.output}
+    users = _users(graph)
+    names = []
+    for node in graph.node:
+        if node.op_type != "Add" or node.domain:
+            continue
+        for product, addend in (tuple(node.input), tuple(node.input[::-1])):
+            maker = makers.get(product)
+            if maker is None or maker.op_type != "MatMul" or addend not in sizes:
+                continue
+            index, dims = found[maker.name].weight, sizes[addend]
+            alone = len(users[product]) == 1 and product not in outputs
+            columns = sizes[maker.input[index]][-1] if index == 1 else 0
+            if alone and dims and dims[-1] == columns == math.prod(dims):
+                names.append(node.name)
+    return names
+
+
+def _users(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
+    found: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            found.setdefault(name, []).append(node)
+    return found

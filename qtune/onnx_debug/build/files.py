@@ -28,6 +28,11 @@ class Target:
     @classmethod
     def of(cls, prefix: str | os.PathLike[str] | None, default: str) -> Target:
         """``prefix`` or ``default``; a text that ends with a slash is a folder."""
+        if prefix is not None and not (isinstance(prefix, (str, os.PathLike)) and str(prefix)):
+            raise ArgumentError(
+                "name_prefix: expected a folder and the first part of the files' names, such as "
+                f"'build/net'; got {prefix!r}"
+            )
         given = default if prefix is None else os.fspath(prefix)
         if given.endswith(("/", os.sep)) or Path(given).is_dir():
             given = str(Path(given) / default)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from qtune.onnx_debug.metrics import METRICS, Array, mean
+from qtune.onnx_debug.metrics import METRICS, Array
 
 
 def score(metric: str, a: Array, b: Array) -> float:
@@ -17,7 +17,7 @@ def score(metric: str, a: Array, b: Array) -> float:
 def mean_score(metric: str, pairs: Iterable[tuple[Array, Array]]) -> float:
     """The mean of ``metric`` over pairs of float arrays."""
     found = [score(metric, a, b) for a, b in pairs if a.dtype.kind == "f"]
-    return mean(found) if found else math.nan
+    return METRICS[metric].mean(found) if found else math.nan
 
 
 def badness(metric: str, value: float) -> float:

@@ -1,12 +1,10 @@
-"""How a threshold is found on the histogram of a tensor: max, percentile, kl.
+"""How a threshold is found on the histogram of a tensor: max, percentile, kl, mix.
 
 Ranges are those of ``qtune.arith`` (docs/numerics.md section 4).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,23 +12,21 @@ import numpy as np
 import torch
 
 from qtune.arith.histogram import bin_width, doublings, magnitude_counts, merged
-from qtune.arith.ranges import percentile_range
+from qtune.arith.ranges import least_squares_range, mix_candidates, percentile_range
 from qtune.arith_fast.ranges import kl_range
 from qtune.dtype import QuantDType
-from qtune.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
 
-METHODS = ("max", "percentile", "kl")
+METHODS = ("max", "percentile", "kl", "mix")
 BINS, MOST_BINS = 1024, 16384
 PERCENTILE = 0.99995
 """Share that ``percentile`` keeps where no other is given."""
-_LEAST_BINS, _LEAST_MOST_BINS, _LARGEST_BINS = 129, 258, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to a threshold.
+    """A way to a threshold. ``mix``: of several percentiles the one with the least squared error.
 
     ``percentile``: share of the magnitudes that it covers (1.0: all). ``bins``: of the histogram
     over the range of the first item; a larger item adds bins of this width up to ``most_bins``,
@@ -45,24 +41,9 @@ class Method:
     @property
     def label(self) -> str:
         """What log and files call it."""
-        if self.name == "kl":
-            return "kl" if self.bins == BINS else f"kl with {self.bins} bins"
+        if self.name in ("kl", "mix"):
+            return self.name if self.bins == BINS else f"{self.name} with {self.bins} bins"
         return self.name if self.percentile == 1.0 else f"{self.name} {self.percentile:g}"
-
-    @classmethod
-    def variants(cls, name: str, options: Mapping[str, Any]) -> list[Method]:
-        """One method for every combination of the options, each a value or a list of them."""
-        default = PERCENTILE if name == "percentile" else 1.0
-        percentiles = [_share(v) for v in _listed(options.get("max_percentile", default))]
-        bins = [_whole("num_bin", v, _LEAST_BINS) for v in _listed(options.get("num_bin", BINS))]
-        (most,) = _single(options.get("max_num_bin", MOST_BINS))
-        most = _whole("max_num_bin", most, _LEAST_MOST_BINS)
-        if max(bins) > most:
-            raise ArgumentError(f"activation: num_bin {max(bins)} is above max_num_bin {most}")
-        if name == "kl":
-            return [cls(name, 1.0, count, most) for count in bins]
-        pairs = itertools.product(percentiles, bins[:1])
-        return [cls(name, share, count, most) for share, count in pairs]
 
 
 AUTOMATIC = (
@@ -74,31 +55,9 @@ AUTOMATIC = (
 """What is tried where no method is given."""
 
 
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-
-
-def _single(value: Any) -> list[Any]:
-    listed = _listed(value)
-    if len(listed) != 1:
-        raise ArgumentError(f"activation: max_num_bin must be one number, got {value!r}")
-    return listed
-
-
-def _share(value: Any) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0.5 <= value <= 1.0:
-        raise ArgumentError(f"activation: max_percentile is a share from 0.5 to 1.0, got {value!r}")
-    return float(value)
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or not least <= value <= _LARGEST_BINS:
-        raise ArgumentError(
-            f"activation: {name} is a whole number from {least} to {_LARGEST_BINS}, got {value!r}"
-        )
-    return int(value)
+def needs_histogram(method: Method) -> bool:
+    """Whether the largest magnitude alone does not tell the threshold."""
+    return method.name in ("kl", "mix") or method.percentile < 1.0
 
 
 class Magnitudes:
@@ -130,6 +89,9 @@ class Magnitudes:
         """The threshold by ``method`` on a grid of ``dtype``."""
         if method.name == "kl":
             return self._kl(dtype)
+        if method.name == "mix":
+            candidates = mix_candidates(self.counts, self.width, self.top)
+            return least_squares_range(self.counts, self.width, candidates, dtype)
         if method.percentile == 1.0:
             return self.top
         return percentile_range(self.counts, self.width, self.top, method.percentile * 100)

@@ -12,7 +12,6 @@ from typing import Any
 import onnx
 
 from qtune.errors import ArgumentError
-from qtune.hbir.hz_calibration import is_calibration
 from qtune.hbir.onnx_import import source as files
 from qtune.march import March
 from qtune.onnx_debug.build import arguments
@@ -21,19 +20,20 @@ from qtune.onnx_debug.build.config import QuantConfig, read_config
 from qtune.onnx_debug.build.dump import dump_data
 from qtune.onnx_debug.build.files import Target, original
 from qtune.onnx_debug.build.methods import Method
+from qtune.onnx_debug.build.named import flag
 from qtune.onnx_debug.build.node_info import node_infos, output_cosines, table
-from qtune.onnx_debug.build.optimize import optimized
+from qtune.onnx_debug.build.optimize import optimized_with_grids
 from qtune.onnx_debug.build.ranges import refuse_nan
 from qtune.onnx_debug.build.result import BuildResult
 from qtune.onnx_debug.build.sample import random_data
 from qtune.onnx_debug.build.steps import calibrated, converted, fit_to, quant_info
+from qtune.onnx_debug.build.take_out import float_form
 from qtune.onnx_debug.calibrated import Port
 from qtune.onnx_debug.data import CalibrationDataSet, Given
 from qtune.onnx_debug.load import load_calibrated, port_of
 from qtune.report.screen import show
 
 _OPTIONS = ("output_nodes", "node_dict", "debug_methods", "optimization_methods")
-_QUANTIZED = ("QuantizeLinear", "DequantizeLinear")
 _QUICK = QuantConfig(methods=(Method("max"),))
 _log = logging.getLogger(__name__)
 
@@ -75,6 +75,14 @@ def build_model(
     Raises ``ArgumentError`` for arguments and data, ``OnnxImportError`` for what is no model of
     operators that have a form here, ``NotImplementedError`` for Caffe models.
     """
+    flags = {
+        "verbose": verbose,
+        "return_builder": return_builder,
+        "check_mode": check_mode,
+        "save_model": save_model,
+    }
+    for name, value in flags.items():
+        flag(f"build_model: {name}", value)
     given = arguments.renamed(options, _OPTIONS)
     source = arguments.one_given("onnx_model or onnx_file", onnx_model, given.get("onnx_file"))
     data = arguments.one_given("cali_data or cali_dict", cali_data, given.get("cali_dict"))
@@ -82,7 +90,7 @@ def build_model(
         raise ArgumentError("build_model: give the model as onnx_model")
     raw = arguments.with_options(quant_config, given)
     config = _QUICK if raw is None and check_mode else read_config(raw)
-    if data is None and not (check_mode or config.skips):
+    if data is None and not (check_mode or config.skips or config.loads):
         raise ArgumentError(
             "build_model: give the calibration data as cali_data; check_mode=True (or check_model) "
             "takes random data, for a look at what the march runs"
@@ -130,10 +138,10 @@ def insert_calibration(
     the thresholds are the largest magnitudes. The same arguments give the same bytes.
     """
     config = _QUICK if quant_config is None else read_config(quant_config)
-    proto = optimized(model, sizes_of(input_dict))
+    proto, kept = optimized_with_grids(model, sizes_of(input_dict))
     items = _data(data, [port_of(info) for info in proto.graph.input])
-    fit = fit_to(proto, config, march_of(march), original(model))
-    return calibrated(proto, fit, items, config).proto
+    fit = fit_to(proto, config, march_of(march), original(model), kept)
+    return calibrated(fit, items, config).proto
 
 
 def _data(given: Given | CalibrationDataSet | None, inputs: list[Port]) -> CalibrationDataSet:
@@ -149,15 +157,14 @@ def _built(
     options: Mapping[str, Any],
 ) -> tuple[BuildResult, CalibrationDataSet]:
     source = original(model)
-    _check_float(source)
     ends = options.get("output_nodes")
     start = model if not ends else arguments.cut_at(source, ends)
-    proto = optimized(start, sizes_of(input_dict))
+    proto, kept = optimized_with_grids(start, sizes_of(input_dict))
     refuse_nan(proto)
     data = _data(given, [port_of(info) for info in proto.graph.input])
-    made = calibrated(proto, fit_to(proto, config, march, source), data, config)
+    made = calibrated(fit_to(proto, config, march, source, kept), data, config)
     qat, quantized = converted(made.proto, march)
-    if made.fit.placement.places:
+    if made.fit.placement.places or kept.grids:
         described = load_calibrated(made.proto)
         infos = node_infos(described, qat, quantized, data)
         cosines = output_cosines(described, quantized, data)
@@ -165,25 +172,9 @@ def _built(
         _log.warning("no node of the model runs on integers on %s", march)
         infos, cosines = [], {}
     info = quant_info(made, march, cosines)
-    result = BuildResult(march, source, proto, made.proto, qat, quantized, info, tuple(infos))
+    optimized = float_form(proto, kept)
+    result = BuildResult(march, source, optimized, made.proto, qat, quantized, info, tuple(infos))
     return result, data
-
-
-def _check_float(source: onnx.ModelProto) -> None:
-    if any(is_calibration(node) for node in source.graph.node):
-        raise ArgumentError(
-            "build_model: the model has calibration nodes (HzCalibration) already. Give the float "
-            "model; the debugger and hbdk4.compiler.onnx.export take this one as it is"
-        )
-    count = sum(node.op_type in _QUANTIZED for node in source.graph.node)
-    if count:
-        _log.warning(
-            "the model is quantized already, %d of its nodes are %s: its tensors are rounded to "
-            "grids of the build, too. Give the float model; the debugger and convert take this one "
-            "as it is",
-            count,
-            ", ".join(_QUANTIZED),
-        )
 
 
 def _written(
@@ -195,7 +186,7 @@ def _written(
         target.model("calibrated_model", result.calibrated),
         target.module("quantized_model", result.quantized),
         target.text("node_info.csv", table(result.nodes)),
-        target.text("quant_info.json", json.dumps(result.info, indent=1)),
+        target.text("quant_info.json", json.dumps(result.info, indent=1) + "\n"),
     ]
     if dump:
         written.append(dump_data(data, target.prefix.parent))

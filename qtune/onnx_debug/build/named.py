@@ -35,3 +35,17 @@ def one_of(where: str, got: object, known: Collection[str]) -> str:
     if not isinstance(got, str) or got not in known:
         raise ArgumentError(f"{where}: expected one of {', '.join(known)}, got {got!r}")
     return got
+
+
+def section(
+    where: str, given: Any, known: Collection[str] | None = None
+) -> Mapping[str, Any]:
+    """A level of a configuration, which may be left empty; ``None`` for ``known``: any keys."""
+    return {} if given is None else check_keys(where, given, given if known is None else known)
+
+
+def flag(where: str, given: Any) -> bool:
+    """``given`` if it is True or False."""
+    if not isinstance(given, bool):
+        raise ArgumentError(f"{where}: expected True or False, got {given!r}")
+    return given

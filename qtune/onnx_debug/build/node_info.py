@@ -21,7 +21,7 @@ import numpy as np
 
 from qtune.bpu.advice import CPU, is_border
 from qtune.bpu.convert import advice_items
-from qtune.hbir.builder import META_GROUP, META_OP
+from qtune.hbir.builder import META_GROUP, META_OP, META_REASON
 from qtune.hbir.module import HbirModule
 from qtune.hbir.result import OpResult
 from qtune.onnx_debug.build.loss import score
@@ -78,7 +78,7 @@ def node_infos(
     model: CalibratedModel, qat: HbirModule, quantized: HbirModule, data: CalibrationDataSet
 ) -> list[NodeInfo]:
     """A row for every ordinary node of the calibrated model, in its order."""
-    places = _places(qat, quantized)
+    places = _with_joined(model, _places(qat, quantized))
     calibrated: dict[str, list[float]] = defaultdict(list)
     integer: dict[str, list[float]] = defaultdict(list)
     types: dict[str, str] = {}
@@ -174,6 +174,22 @@ def _places(qat: HbirModule, quantized: HbirModule) -> dict[str, str]:
         group = found.get(props.get(META_GROUP, ""))
         if META_OP in props and group is not None:
             found.setdefault(props[META_OP], group)
+        if META_REASON in props:  # the file keeps it float
+            found[props[META_OP]] = "CPU"
+    return found
+
+
+def _with_joined(model: CalibratedModel, places: dict[str, str]) -> dict[str, str]:
+    """Nodes that the import put into the one behind them (a bias, a table) run where that runs."""
+    readers: dict[str, list[str]] = defaultdict(list)
+    for node in model.nodes:
+        for name in node.inputs:
+            readers[name].append(node.name)
+    found = dict(places)
+    for node in reversed(model.nodes):
+        users = readers[node.outputs[0]] if node.outputs else []
+        if node.name not in found and len(users) == 1 and users[0] in found:
+            found[node.name] = found[users[0]]
     return found
 
 

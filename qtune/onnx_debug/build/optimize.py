@@ -17,11 +17,16 @@ from onnx import shape_inference
 from qtune.errors import ArgumentError
 from qtune.hbir.onnx_import import source as files
 from qtune.hbir.onnx_import.fold import fold
+from qtune.hbir.onnx_import.inline import inlined
 from qtune.hbir.onnx_import.load import own_operators
 from qtune.hbir.onnx_import.names import with_unique_names
 from qtune.hbir.onnx_import.opset import at_our_opset
+from qtune.hbir.onnx_import.pairs import unified
 from qtune.hbir.onnx_import.support import refuse_unsupported
 from qtune.onnx_debug.build.join import fold_batch_norms, fold_biases
+from qtune.onnx_debug.build.kept import Kept
+from qtune.onnx_debug.build.take_out import taken_out
+from qtune.onnx_debug.build.written_grids import with_calibrations_named
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -33,7 +38,15 @@ def optimized(source: files.Source, shapes: Shapes | None = None) -> onnx.ModelP
     (a free batch). Raises ``OnnxImportError`` for what is no valid model of standard operators,
     ``ArgumentError`` for shapes that do not fit its inputs.
     """
-    proto = files.inlined(at_our_opset(files.read(source)), own_operators())
+    return optimized_with_grids(source, shapes)[0]
+
+
+def optimized_with_grids(
+    source: files.Source, shapes: Shapes | None = None
+) -> tuple[onnx.ModelProto, Kept]:
+    """As :func:`optimized`, and the grids that the file brings, which were taken out."""
+    proto = unified(with_unique_names(at_our_opset(files.read(source))))
+    proto = inlined(proto, own_operators())
     proto = files.with_sizes(proto, static_sizes(proto, shapes or {}))
     model = files.as_ir(proto)
     fold(model)
@@ -45,7 +58,8 @@ def optimized(source: files.Source, shapes: Shapes | None = None) -> onnx.ModelP
     fold_biases(model.graph)
     passes.RemoveUnusedNodesPass()(model)
     made = with_unique_names(ir.to_proto(model))
-    return shape_inference.infer_shapes(made, data_prop=True)
+    kept = taken_out(with_calibrations_named(made))
+    return shape_inference.infer_shapes(made, data_prop=True), kept
 
 
 def static_sizes(proto: onnx.ModelProto, shapes: Shapes) -> dict[str, list[int]]:
@@ -65,12 +79,14 @@ def static_sizes(proto: onnx.ModelProto, shapes: Shapes) -> dict[str, list[int]]
                 f"input_dict: input {name!r} has the shape {_text(sizes)} in the model, got "
                 f"input_shape {list(wanted)}"
             )
-    for name, sizes in given.items():
-        if name not in shapes and None in sizes[1:]:
-            raise ArgumentError(
-                f"input {name!r} has the shape {_text(sizes)}; only the first size may be free. "
-                f"Give them all: input_dict={{{name!r}: {{'input_shape': [...]}}}}"
-            )
+    needed = [n for n, sizes in given.items() if n not in shapes and None in sizes[1:]]
+    if needed:
+        lines = "".join(f"\n  - {name!r}: {_text(given[name])}" for name in needed)
+        hint = ", ".join(f"{name!r}: {{'input_shape': [...]}}" for name in needed)
+        raise ArgumentError(
+            "only the first size of an input may be free; give all sizes of these as "
+            f"input_dict={{{hint}}}:{lines}"
+        )
     return {name: [int(size) for size in wanted] for name, wanted in shapes.items()}
 
 
@@ -111,11 +127,15 @@ def _replace(graph: ir.Graph, node: ir.Node, new: ir.Node) -> None:
 
 
 def _drop_identities(graph: ir.Graph) -> None:
-    """Identities go, but for those that give an output the name of something that has its own."""
+    """Identities go, but for those that give an output the name of something that has its own.
+
+    So do casts to the type that the tensor has.
+    """
     for node in list(graph):
-        if node.op_type != "Identity" or node.domain or node.inputs[0] is None:
+        source = _handed_on(node)
+        if source is None:
             continue
-        source, value = node.inputs[0], node.outputs[0]
+        value = node.outputs[0]
         if value.is_graph_output():
             maker = source.producer()
             if maker is None or source.is_graph_output():
@@ -125,3 +145,13 @@ def _drop_identities(graph: ir.Graph) -> None:
         graph.remove(node, safe=True)
         if is_output:
             source.name = name
+
+
+def _handed_on(node: ir.Node) -> ir.Value | None:
+    """What an identity, or a cast to the type of its input, hands on; else ``None``."""
+    source = node.inputs[0] if node.inputs and not node.domain else None
+    if source is None or node.op_type == "Identity":
+        return source
+    wanted = node.attributes.get("to")
+    same = wanted is not None and source.dtype is not None and wanted.value == source.dtype.value
+    return source if node.op_type == "Cast" and same else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from qtune.dtype import qint16
+from qtune.onnx_debug.build.decompose_parts import Bounds
 from qtune.onnx_debug.build.facts import Kind, NodeFacts
 from qtune.onnx_debug.build.wiring import Slot, Wiring, fused_links, wiring_of
 from qtune.onnx_debug.calibrated import ACTIVATION, WEIGHT
@@ -29,7 +30,8 @@ class Place:
 
     ``tensor``: what it reads; ``root``: the tensor whose range it has, itself or the one that
     passing operators made it from; ``slots``: the inputs that read it instead of ``tensor``;
-    ``is_output``: what it gives is an output of the model. ``axis``: -1 for one scale.
+    ``is_output``: what it gives is an output of the model. ``axis``: -1 for one scale. ``bounds``:
+    what the values can't leave whatever the input.
     """
 
     tensor: str
@@ -39,6 +41,7 @@ class Place:
     root: str
     slots: tuple[Slot, ...]
     is_output: bool = False
+    bounds: Bounds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,14 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """All places in graph order, and why each node that stays float does so."""
+    """All places in graph order, and why each node that stays float does so.
+
+    ``moved``: inputs that read a tensor where the file has it on a grid -> that (``kept``).
+    """
 
     places: tuple[Place, ...]
     floats: Mapping[str, str]
+    moved: Mapping[Slot, str] = field(default_factory=dict)
 
 
 def placed(
@@ -73,6 +80,7 @@ def placed(
     floats = {name: fact.reason for name, fact in facts.items() if fact.kind is Kind.FLOAT}
     floats |= {name: CONFIGURED for name, bits in wishes.bits.items() if bits == 32}
     floats |= refused
+    floats |= _joined_to_floats(facts, floats)
     floats |= _clamps_of_floats(wiring, facts, floats)
     while True:
         planner = _Planner(wiring, facts, wishes, floats)
@@ -80,7 +88,22 @@ def placed(
         if not tails:
             return Placement(planner.places(), floats)
         floats |= tails
+        floats |= _joined_to_floats(facts, floats)
         floats |= _clamps_of_floats(wiring, facts, floats)
+
+
+def _joined_to_floats(facts: Mapping[str, NodeFacts], floats: Mapping[str, str]) -> dict[str, str]:
+    """Nodes that one operator computes along are float where one of them is."""
+    groups: dict[str, list[str]] = {}
+    for name, fact in facts.items():
+        if fact.kind is Kind.JOINED:
+            groups.setdefault(fact.joins, [fact.joins]).append(name)
+    found: dict[str, str] = {}
+    for group in groups.values():
+        reason = next((floats[name] for name in group if name in floats), None)
+        if reason is not None:
+            found |= {name: floats.get(name, reason) for name in group}
+    return found
 
 
 def _clamps_of_floats(
@@ -115,17 +138,35 @@ class _Planner:
         for name in self.wiring.nodes:
             tensor = self.wiring.nodes[name].output[0] if self.wiring.nodes[name].output else ""
             is_tail = tensor in self.wiring.outputs and not self.wiring.slots.get(tensor)
+            is_tail |= self._is_part(name) and self._only_moves_out(tensor)
             if self._is_integer(name) and is_tail and not self._has_output_grid(tensor):
                 head = self._head(name)
                 if not self.facts[head].is_gemm:
                     found[head] = NO_OUTPUT_SCALE
         return found
 
+    def _is_part(self, name: str) -> bool:
+        part = self.facts[name].part
+        return part is not None and not part.is_written
+
+    def _only_moves_out(self, tensor: str) -> bool:
+        """Whether a tensor is nothing but outputs of the model without grids, also once moved."""
+        readers = [name for name, _ in self.wiring.slots.get(tensor, ())]
+        if self._has_output_grid(tensor) or not (readers or tensor in self.wiring.outputs):
+            return False
+        return all(
+            self.facts[name].kind is Kind.PASSING
+            and name not in self.passing
+            and not self._is_integer(name)
+            and all(self._only_moves_out(out) for out in self.wiring.nodes[name].output)
+            for name in readers
+        )
+
     def _is_integer(self, name: str) -> bool:
         if name in self.floats:
             return False
         joined = any(tensor in self.fused for tensor in self.wiring.nodes[name].input)
-        return self.facts[name].kind is Kind.INTEGER or joined
+        return self.facts[name].kind in (Kind.INTEGER, Kind.JOINED) or joined
 
     def _head(self, name: str) -> str:
         """The first operator of the fused group that ends with ``name``."""
@@ -166,6 +207,7 @@ class _Planner:
             wanted = max((self._bits(slot) for slot in slots), default=8)
             if self._has_output_grid(tensor):
                 wanted = max(wanted, self.wishes.outputs[tensor])
+            wanted = max(wanted, self._forced_bits(tensor))
             bits[root] = max(bits.get(root, 8), wanted)
         made = []
         for tensor, slots in readers.items():
@@ -174,8 +216,9 @@ class _Planner:
                 made += self._constant(tensor, slots)
             else:
                 is_output = tensor in self.wiring.outputs and self._gives_output(tensor, slots)
+                bounds = self._bounds(root)
                 made.append(
-                    Place(tensor, ACTIVATION, bits[root], -1, root, tuple(slots), is_output)
+                    Place(tensor, ACTIVATION, bits[root], -1, root, tuple(slots), is_output, bounds)
                 )
         return tuple(made)
 
@@ -186,11 +229,18 @@ class _Planner:
             for index, tensor in enumerate(node.input):
                 if tensor in self.fused or not self._takes_codes((name, index), self.passing):
                     continue
+                if tensor in self.wiring.constants and self._is_joined_bias(name):
+                    continue
                 if index == self.facts[name].weight or not self._is_number(tensor):
                     found.setdefault(tensor, []).append((name, index))
         for name in self.wiring.nodes:
             self._add_inexact(name, found)
         return found
+
+    def _is_joined_bias(self, name: str) -> bool:
+        """Whether the constants of a node are the bias of the matmul before it."""
+        inputs = self.wiring.nodes[name].input
+        return self.facts[name].is_bias and any(tensor in self.fused for tensor in inputs)
 
     def _is_number(self, tensor: str) -> bool:
         """A constant of one element: operators take it as a number, exactly."""
@@ -238,6 +288,23 @@ class _Planner:
             return self.wishes.inputs.get(slot, 8)
         return self.wishes.inputs.get(slot, self.wishes.bits.get(name, 8))
 
+    def _bounds(self, tensor: str) -> Bounds | None:
+        maker = self.wiring.maker.get(tensor, "")
+        part = self.facts[maker].part if maker else None
+        return None if part is None else part.bounds
+
+    def _forced_bits(self, tensor: str) -> int:
+        """What the operator that a tensor's maker is a part of demands of the tensor."""
+        maker = self.wiring.maker.get(tensor, "")
+        part = self.facts[maker].part if maker and maker not in self.floats else None
+        return 0 if part is None else part.bits
+
+    def _constant_bits(self, slot: Slot) -> int:
+        """Constants of parts that compute with int16 numbers are int16, too."""
+        name, _ = slot
+        inside = max(self._forced_bits(tensor) for tensor in self.wiring.nodes[name].input)
+        return max(self._bits(slot), inside if self.facts[name].part is not None else 0)
+
     def _constant(self, tensor: str, slots: list[Slot]) -> list[Place]:
         """One node for all readers that see the constant in one way."""
         ways: dict[tuple[str, int, int], list[Slot]] = {}
@@ -245,7 +312,7 @@ class _Planner:
             name, index = slot
             fact = self.facts[name]
             is_weight = index == fact.weight
-            bits = self.wishes.inputs.get(slot, 8) if is_weight else self._bits(slot)
+            bits = self.wishes.inputs.get(slot, 8) if is_weight else self._constant_bits(slot)
             axis = fact.axis if is_weight else -1
             ways.setdefault((WEIGHT, bits, axis), []).append(slot)
         return [

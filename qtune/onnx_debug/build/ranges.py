@@ -11,12 +11,14 @@ import onnx
 from onnx import numpy_helper
 
 from qtune.errors import ArgumentError
+from qtune.onnx_debug.build.decompose_parts import Bounds
 from qtune.onnx_debug.build.insert import DTYPES
-from qtune.onnx_debug.build.methods import Magnitudes, Method
+from qtune.onnx_debug.build.methods import Magnitudes, Method, needs_histogram
 from qtune.onnx_debug.build.observe import observed
 from qtune.onnx_debug.build.place import Place
 from qtune.onnx_debug.calibrated import ACTIVATION
 from qtune.onnx_debug.data import CalibrationDataSet
+from qtune.quantizers.fake_quantize import BEYOND, HEADROOM
 
 Array = np.ndarray[Any, Any]
 
@@ -24,11 +26,13 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
     """What was seen of each tensor. ``bits``: of its grid. ``held``: tensor -> (bins, most bins) ->
-    histogram; without a method that needs one, ``tops`` alone."""
+    histogram; without a method that needs one, ``tops`` alone. ``bounds``: tensor -> what its
+    values can't leave, within which its threshold gets headroom (numerics.md section 3)."""
 
     bits: Mapping[str, int]
     tops: dict[str, np.float32] = field(default_factory=dict)
     held: dict[str, dict[tuple[int, int], Magnitudes]] = field(default_factory=dict)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
     def ranges(self, method: Method) -> dict[str, np.float32]:
         """Tensor -> threshold by ``method``."""
@@ -36,15 +40,20 @@ class Statistics:
 
     def range(self, name: str, method: Method) -> np.float32:
         """The threshold of one tensor."""
+        found = self._seen(name, method)
+        return with_headroom(found, *self.bounds[name]) if name in self.bounds else found
+
+    def _seen(self, name: str, method: Method) -> np.float32:
         if needs_histogram(method):
             held = self.held[name][method.bins, method.most_bins]
             return held.range(method, DTYPES[self.bits[name]])
         return self.tops[name]
 
 
-def needs_histogram(method: Method) -> bool:
-    """Whether the largest magnitude alone does not tell the threshold."""
-    return method.name == "kl" or method.percentile < 1.0
+def with_headroom(threshold: np.float32, low: float, high: float) -> np.float32:
+    """Twice the threshold as far as ``high`` goes; data beyond a bound show that it is none."""
+    bound = high if threshold <= high * BEYOND else float(np.finfo(np.float32).max)
+    return np.float32(max(float(threshold), min(HEADROOM * float(threshold), bound)))
 
 
 def collect(
@@ -56,7 +65,8 @@ def collect(
     """Run the data once and keep what ``methods`` need of every activation."""
     bits = {place.root: place.bits for place in places if place.kind == ACTIVATION}
     sizes = {(m.bins, m.most_bins) for m in methods if needs_histogram(m)}
-    found = Statistics(bits, dict.fromkeys(bits, np.float32(0)))
+    bounds = {place.root: place.bounds for place in places if place.bounds is not None}
+    found = Statistics(bits, dict.fromkeys(bits, np.float32(0)), bounds=bounds)
     for name in bits:
         found.held[name] = {size: Magnitudes(*size) for size in sizes}
     for name, array in observed(proto, data, list(bits), "calibrating"):

@@ -9,7 +9,7 @@ import onnx
 
 from qtune.errors import ArgumentError
 from qtune.hbir.onnx_import.load import own_operators
-from qtune.onnx_debug.build.config import NodeSetting, QuantConfig, Subgraph
+from qtune.onnx_debug.build.config import ROOT, NodeSetting, QuantConfig, Subgraph
 from qtune.onnx_debug.build.facts import Kind, NodeFacts, float_tensors
 from qtune.onnx_debug.build.named import unknown
 from qtune.onnx_debug.build.place import Wishes
@@ -36,8 +36,7 @@ def resolved(
     for name, fact in facts.items():
         bits[name] = config.ops.get(fact.op_type, bits[name])
     for label, subgraph in config.subgraphs.items():
-        if subgraph.bits is not None:
-            bits |= dict.fromkeys(_inside(label, subgraph, wiring), subgraph.bits)
+        bits |= dict.fromkeys(_inside(label, subgraph, wiring), subgraph.bits)
     inputs: dict[Slot, int] = {}
     for name, setting in config.nodes.items():
         if not _is_there(name, facts, source):
@@ -60,7 +59,7 @@ def _check_op_types(config: QuantConfig, proto: onnx.ModelProto, source: onnx.Mo
         if op_type in there:
             continue
         if not (onnx.defs.has(op_type) or op_type in own_operators()):
-            raise unknown("op_config", "operator type", op_type, there)
+            raise unknown(f"{ROOT}: op_config", "operator type", op_type, there)
         _log.warning("op_config: the model has no node of the type %s", op_type)
 
 
@@ -68,7 +67,7 @@ def _is_there(name: str, facts: Mapping[str, NodeFacts], source: onnx.ModelProto
     if name in facts:
         return True
     if name not in {node.name for node in source.graph.node}:
-        raise unknown("node_config", "node", name, facts)
+        raise unknown(f"{ROOT}: node_config", "node", name, facts)
     _log.warning("node_config: %s is gone in the optimized model, its entry has no effect", name)
     return False
 
@@ -77,19 +76,19 @@ def _check_inputs(name: str, setting: NodeSetting, fact: NodeFacts) -> None:
     for index, bits in setting.inputs.items():
         if fact.kind is Kind.INTEGER and index not in fact.inputs:
             raise ArgumentError(
-                f"node_config: {name}: input{index} has no scale; those with one are "
+                f"{ROOT}: node_config: {name}: input{index} has no scale; those with one are "
                 f"{', '.join(f'input{i}' for i in fact.inputs) or 'none'}"
             )
         if bits == 32:
             raise ArgumentError(
-                f"node_config: {name}: input{index} can't be float32 alone, the BPU takes all "
-                "operands as integers; set qtype to float32 to keep the whole node float"
+                f"{ROOT}: node_config: {name}: input{index} can't be float32 alone, the BPU takes "
+                "all operands as integers; set qtype to float32 to keep the whole node float"
             )
 
 
 def _inside(label: str, subgraph: Subgraph, wiring: Wiring) -> set[str]:
     """Nodes between the inputs and the outputs of a subgraph, both ends included."""
-    where = f"subgraph_config: {label}"
+    where = f"{ROOT}: subgraph_config: {label}"
     starts = _ends(where, subgraph.inputs, wiring, forward=True)
     ends = _ends(where, subgraph.outputs, wiring, forward=False)
     found = _reached(starts, wiring, forward=True) & _reached(ends, wiring, forward=False)

@@ -41,9 +41,9 @@ class BuildResult:
     def summary(self, *, with_files: bool = True) -> str:
         """What was chosen, what each output loses, what stays float and why."""
         calibration = self.info["calibration"]
-        method = calibration["method"]
-        text = method if isinstance(method, str) else "one of its own for each tensor"
-        lines = [f"march: {self.march}", f"calibration: {text} ({calibration['chosen_by']})"]
+        lines = [f"march: {self.march}", f"calibration: {_method(calibration)}"]
+        if self.info["kept"]:
+            lines.append(f"kept as the file has them: grids of {len(self.info['kept'])} tensors")
         lines += [
             f"  {name}: {calibration['metric']} {loss:.6f}"
             for name, loss in calibration["losses"].items()
@@ -56,3 +56,13 @@ class BuildResult:
         if with_files:
             lines += [f"written: {path}" for path in self.files]
         return "\n".join(lines)
+
+
+def _method(calibration: Mapping[str, Any]) -> str:
+    method, level = calibration["method"], calibration["chosen_by"]
+    if not method:
+        if level == "file":
+            return "none, all grids are the file's"
+        return "none, no threshold is left to find"
+    text = method if isinstance(method, str) else "one of its own for each tensor"
+    return f"{text} ({level})"

@@ -90,12 +90,14 @@ class Search:
         return Choice(ranges, chosen, metric, {}, "layerwise_search")
 
     def _nodes(self, ranges: Mapping[str, np.float32]) -> dict[str, CalibrationNode]:
-        """Calibration nodes with these ranges; weights too where all tensors have one."""
-        found = {}
+        """Calibration nodes with these ranges; all others too where all tensors have one."""
+        whole = len(ranges) == len(self.stats.tops)
+        known = self.model.calibrations
+        found = {name: known[name] for name in known if whole and name not in self.names}
         for name, place in self.names.items():
-            node = self.model.calibrations[name]
-            if place.kind != ACTIVATION:
-                if len(ranges) == len(self.stats.tops):
+            node = known[name]
+            if place.kind != ACTIVATION or place.root in self.fit.fixed:
+                if whole:
                     found[name] = node
             elif place.root in ranges:
                 grid = grid_of(np.asarray(ranges[place.root]), place.bits)

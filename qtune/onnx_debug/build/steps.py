@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
 
 from qtune.bpu.convert import convert
+from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
 from qtune.hbir.onnx_import import import_onnx
 from qtune.march import March
 from qtune.onnx_debug.build.bias import corrected
 from qtune.onnx_debug.build.calibrate import with_ranges
 from qtune.onnx_debug.build.config import QuantConfig
-from qtune.onnx_debug.build.facts import facts_of
-from qtune.onnx_debug.build.march import Fitted, fitted
+from qtune.onnx_debug.build.config_activation import WHERE
+from qtune.onnx_debug.build.decompose_fit import fitted_in_parts
+from qtune.onnx_debug.build.facts import NodeFacts
+from qtune.onnx_debug.build.fixed import fixed_thresholds, refuse_changes
+from qtune.onnx_debug.build.kept import Kept
+from qtune.onnx_debug.build.march import Fitted
 from qtune.onnx_debug.build.methods import AUTOMATIC, Method
+from qtune.onnx_debug.build.place import Wishes
 from qtune.onnx_debug.build.ranges import collect
 from qtune.onnx_debug.build.resolve import resolved
 from qtune.onnx_debug.build.search import Choice, Search
@@ -39,29 +45,53 @@ class Calibrated:
 
 
 def fit_to(
-    proto: onnx.ModelProto, config: QuantConfig, march: March, source: onnx.ModelProto
+    proto: onnx.ModelProto,
+    config: QuantConfig,
+    march: March,
+    source: onnx.ModelProto,
+    kept: Kept,
 ) -> Fitted:
-    """Where calibration nodes go, for the march; what stays float or falls back is logged."""
-    facts = facts_of(proto)
-    fit = fitted(proto, facts, resolved(config, proto, facts, source), march)
+    """Where calibration nodes go, for the march; what stays float or falls back is logged.
+
+    ``kept``: the grids that were taken out of the file to make ``proto``.
+    """
+    if config.loads:
+        if not kept.grids:
+            raise ArgumentError(
+                f"{WHERE}: calibration_type: load takes the grids that the model has; it has none"
+            )
+        kept = replace(kept, is_all=True)
+
+    def asked(facts: Mapping[str, NodeFacts]) -> Wishes:
+        wishes = resolved(config, proto, facts, source)
+        own = {name: bits for name, bits in wishes.bits.items() if name not in kept.stand_ins}
+        return replace(wishes, bits=own)
+
+    fit = fitted_in_parts(proto, asked, march, kept, config.nodes)
+    refuse_changes(config.nodes, fit, kept)
+    fit = replace(fit, fixed=fixed_thresholds(config.nodes, fit))
+    op_types = {node.name: node.op_type for node in fit.proto.graph.node}
+    for grid in kept.lost.values():
+        text = "%s: the file's grid has no form here and is left out: %s"
+        _log.warning(text, grid.source, grid.reason)
     for name, reason in fit.placement.floats.items():
-        _log.info("%s (%s) stays float: %s", name, facts[name].op_type, reason)
+        _log.info("%s (%s) stays float: %s", name, op_types[name], reason)
     for name, reason in fit.lowered.items():
-        _log.warning("%s (%s) gets int8, not int16: %s", name, facts[name].op_type, reason)
+        _log.warning("%s (%s) gets int8, not int16: %s", name, op_types[name], reason)
     return fit
 
 
-def calibrated(
-    proto: onnx.ModelProto, fit: Fitted, data: CalibrationDataSet, config: QuantConfig
-) -> Calibrated:
-    """The optimized model ``proto`` with calibration nodes whose thresholds come from ``data``."""
+def calibrated(fit: Fitted, data: CalibrationDataSet, config: QuantConfig) -> Calibrated:
+    """The model of ``fit`` with calibration nodes whose thresholds come from ``data``."""
+    proto = fit.proto
     methods = config.methods or AUTOMATIC
-    stats = collect(proto, data, fit.placement.places, methods)
+    places = [place for place in fit.placement.places if place.root not in fit.fixed]
+    stats = collect(fit.kept.joined(proto), data, places, methods)
     choice = _chosen(proto, fit, stats, data, config, methods)
     made = with_ranges(proto, fit, choice.ranges).proto
     done: Sequence[str] = ()
     if config.bias_correction is not None:
-        made, done = corrected(made, data, config.bias_correction)
+        made, done = corrected(made, data, config.bias_correction, fit.kept.grids)
     return Calibrated(made, fit, choice, done)
 
 
@@ -74,7 +104,9 @@ def _chosen(
     methods: Sequence[Method],
 ) -> Choice:
     metric = config.layerwise_search or config.modelwise_search or DEFAULT
-    if len(methods) == 1 or not stats.tops:
+    if not stats.tops:
+        return Choice({}, {}, level="file" if fit.kept.grids and not fit.fixed else "given")
+    if len(methods) == 1:
         ranges = stats.ranges(methods[0])
         _log.info("calibration: %s", methods[0].label)
         return Choice(ranges, dict.fromkeys(ranges, methods[0]))
@@ -103,9 +135,22 @@ def quant_info(made: Calibrated, march: March, outputs: Mapping[str, Any]) -> di
             "losses": dict(choice.losses),
             "method": distinct[0] if len(distinct) == 1 else names,
         },
+        "kept": sorted({grid.source for grid in fit.kept.grids.values()}),
+        "kept_without_form": {grid.source: grid.reason for grid in fit.kept.lost.values()},
+        "fixed_thresholds": dict(fit.fixed),
         "bias_corrected": list(made.corrected),
         "stays_float": dict(fit.placement.floats),
         "int16_refused": dict(fit.lowered),
         "int16": sorted({place.tensor for place in fit.placement.places if place.bits == 16}),
+        "parts": _parts(fit),
         "outputs": dict(outputs),
     }
+
+
+def _parts(fit: Fitted) -> dict[str, list[str]]:
+    """Operator of the optimized model -> the nodes of the calibrated one that compute it."""
+    found: dict[str, list[str]] = {}
+    for name, part in fit.parts.items():
+        if not part.is_written:
+            found.setdefault(part.origin, []).append(name)
+    return found

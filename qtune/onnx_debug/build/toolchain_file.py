@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from qtune.errors import ArgumentError
-from qtune.onnx_debug.build.config import read_mapping
+from qtune.onnx_debug.build.config_activation import LOAD, SKIP, check_method
+from qtune.onnx_debug.build.config_file import read_mapping
 from qtune.onnx_debug.build.named import check_keys, one_of
 
 _log = logging.getLogger(__name__)
@@ -90,7 +91,8 @@ _REFUSED = {
     "compiler_parameters": {},
 }
 _NO_NORM = "no_preprocess"
-_TYPES = ("default", "max", "kl", "skip", "load", "mix")
+_DEFAULT = "default"
+"""The ``calibration_type`` that leaves the choice to the build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +134,8 @@ def _arguments(groups: Mapping[str, Mapping[str, Any]], base: Path) -> dict[str,
     if "onnx_model" not in model:
         raise ArgumentError("model_parameters: onnx_model is missing; it is the path of the model")
     names = _split(groups["input_parameters"].get("input_name"))
-    kind = one_of(
-        "calibration_parameters: calibration_type",
-        calibration.get("calibration_type", "default"),
-        _TYPES,
-    )
-    if kind in ("load", "mix"):
-        raise NotImplementedError(
-            f"calibration_parameters: calibration_type {kind} has no form here; name max or kl, "
-            "or several in the activation of a quant_config"
-        )
+    where = "calibration_parameters: calibration_type"
+    kind = check_method(where, calibration.get("calibration_type", _DEFAULT), _DEFAULT)
     folder = base / str(model.get("working_dir", "model_output"))
     found = {
         "onnx_model": str(base / str(model["onnx_model"])),
@@ -152,7 +146,7 @@ def _arguments(groups: Mapping[str, Mapping[str, Any]], base: Path) -> dict[str,
         "input_dict": _shapes(names, groups["input_parameters"].get("input_shape")),
         "quant_config": _config(kind, model, calibration, base),
         "optimization_methods": calibration.get("optimization"),
-        "cali_data": None if kind == "skip" else _data(calibration, names, base),
+        "cali_data": None if kind == SKIP else _data(calibration, names, base, kind),
     }
     return {key: value for key, value in found.items() if value is not None}
 
@@ -180,13 +174,15 @@ def _shapes(names: list[str], given: Any) -> dict[str, Any] | None:
     return {name: {"input_shape": size} for name, size in zip(names, sizes, strict=True)}
 
 
-def _data(calibration: Mapping[str, Any], names: list[str], base: Path) -> Any:
+def _data(calibration: Mapping[str, Any], names: list[str], base: Path, kind: str) -> Any:
     """One folder with a folder for each input, or one folder of .npy files for each input."""
     folders = [base / text for text in _split(calibration.get("cal_data_dir"))]
+    if not folders and kind == LOAD:
+        return None
     if not folders:
         raise ArgumentError(
             "calibration_parameters: cal_data_dir is missing; it is the folder of the data "
-            "(calibration_type: skip takes random data)"
+            "(calibration_type skip and load need none)"
         )
     if len(folders) == 1 and not list(folders[0].glob("*.npy")):
         return str(folders[0])
@@ -205,7 +201,7 @@ def _config(
     raw = {} if given is None else given
     config = dict(raw if isinstance(raw, Mapping) else read_mapping(base / raw, "quant_config"))
     activation = {
-        "calibration_type": None if kind == "default" else kind,
+        "calibration_type": None if kind == _DEFAULT else kind,
         "max_percentile": calibration.get("max_percentile"),
         "per_channel": calibration.get("per_channel"),
     }

@@ -59,13 +59,16 @@ def fused_links(
     """Tensors inside a fused group -> the group's first node.
 
     A GEMM or sum takes the batch norm, sum and clamp behind it into its one rounding, in this
-    order, where nobody else reads what is between.
+    order, where nobody else reads what is between; so do the nodes that one table computes.
     """
     heads: dict[str, str] = {}
     found: dict[str, str] = {}
     joined: set[str] = set()
     for name in sorted(wiring.nodes, key=wiring.order.__getitem__):
         fact = facts[name]
+        if fact.kind is Kind.JOINED and name not in floats:
+            first = next((found[t] for t in wiring.nodes[name].input if t in found), name)
+            found[wiring.nodes[name].output[0]] = first
         if name in floats or fact.fuse is None or fact.kind not in (Kind.INTEGER, Kind.PASSING):
             continue
         candidates = [
@@ -95,12 +98,14 @@ def _joins(
     if tensor in wiring.outputs:
         return False
     before, after = facts[maker].fuse, facts[name].fuse
+    if facts[maker].is_bias and heads[maker] != maker:
+        before = FuseRole.GEMM
     if before is None or after is None or after is FuseRole.GEMM:
         return False
     same = wiring.shapes.get(tensor) == wiring.shapes.get(wiring.nodes[name].output[0])
     others = [item for item in wiring.nodes[name].input if item != tensor]
     is_gemm_sum = after is not FuseRole.ADD or (
-        facts[heads[maker]].is_gemm and wiring.constants.isdisjoint(others)
+        facts[heads[maker]].is_gemm and (facts[name].is_bias or wiring.constants.isdisjoint(others))
     )
     return _ORDER.index(before) < _ORDER.index(after) and same and is_gemm_sum
 

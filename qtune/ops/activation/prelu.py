@@ -41,6 +41,7 @@ from qtune.ops.kernel import (
     QConst,
     Value,
 )
+from qtune.ops.operand_words import GIVE_WEIGHT_SCALE, described
 from qtune.ops.quant.codes import input_dtype, stored
 from qtune.ops.quant.precision import multiplier_bits
 from qtune.ops.registry import register
@@ -79,8 +80,8 @@ def _convert(ctx: ConvertContext, node: FloatNode) -> Operand:
     x, slope = codes(ctx, node, 0), node.operands[1]
     if not isinstance(slope, QConst):
         raise ConvertError(
-            f"{node.name}: the slopes of prelu must be a fake-quantized constant, got "
-            f"{type(slope).__name__}. Give the operator a qconfig with a weight fake-quantize"
+            f"{node.name}: the slopes of prelu must be a quantized constant and are "
+            f"{described(slope)}. {GIVE_WEIGHT_SCALE}"
         )
     weight = slope
     trailing = max(len(node.output_shape) - 2, 0)

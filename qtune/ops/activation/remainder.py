@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtune.errors import ConvertError
 from qtune.ops.activation.dividing import bind_divisor, is_integer
 from qtune.ops.activation.table_rule import FloatForm, Spellings, table_operator
 from qtune.ops.elementwise.operands import copy_node
@@ -20,6 +21,8 @@ from qtune.ops.kernel import (
     HbirKernel,
     LowerCall,
     Operand,
+    QConst,
+    QValue,
 )
 from qtune.ops.registry import register
 
@@ -42,6 +45,10 @@ def _run_mod(attrs: Attrs, x: torch.Tensor, divisor: torch.Tensor) -> torch.Tens
 
 
 def _convert_mod(ctx: ConvertContext, node: FloatNode) -> Operand:
+    if any(isinstance(operand, (QValue, QConst)) for operand in node.operands):
+        raise ConvertError(
+            f"{node.name}: Mod of quantized tensors has no integer rule; only by a number it has one"
+        )
     return copy_node(ctx, node)  # of integers; the floating forms are in the domain
 
 

@@ -74,19 +74,33 @@ def _split_constant(builder: DecomposeBuilder, mask: Any, part: str) -> Mask:
 
 
 def _filled_from(builder: DecomposeBuilder, mask: Any) -> Mask | None:
-    """The bool mask that ``zeros.masked_fill(bool_mask, -inf)`` was made from, as torch does."""
+    """The bool mask that ``zeros.masked_fill(bool_mask, -inf)`` was made from, as torch does.
+
+    ``where(bool_mask, -inf, 0)`` is the same.
+    """
     made = builder.made_by(mask)
-    if made is None or made[0] != "masked_fill":
+    if made is None or made[0] not in ("masked_fill", "where"):
         return None
-    zeros, blocked, value = made[1].tensors
-    if not isinstance(value, int | float) or value > BLOCKED or not _is_zero(builder, zeros):
+    zeros, blocked, number = made[1].tensors
+    is_free = False
+    if made[0] == "where":
+        blocked, number, zeros = made[1].tensors
+        is_free = not _is_low(builder, number)
+        if is_free:
+            number, zeros = zeros, number
+    value = _number(builder, number)
+    if value > BLOCKED or not _is_zero(builder, zeros):
         return None
     if builder.shape(blocked) != builder.shape(mask):
         return None
+    if is_free:
+        blocked = builder.call("logical_not", (blocked,), part="mask_blocked")
     return Mask(blocked, finite=value > -math.inf)
 
 
 def _is_zero(builder: DecomposeBuilder, tensor: Any) -> bool:
+    if not builder.is_tensor(tensor):
+        return isinstance(tensor, int | float) and tensor == 0
     known = builder.known(tensor)
     if known is not None:
         return not bool(known.any())

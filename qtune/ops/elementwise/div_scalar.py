@@ -32,8 +32,9 @@ def _convert(ctx: ConvertContext, node: FloatNode) -> Operand:
     if not divisor:
         raise ConvertError(
             f"{node.name}: the divisor of Div must be a number other than 0 here, got "
-            f"{'a tensor' if divisor is None else divisor}. prepare replaces a tensor divisor by a "
-            "reciprocal table and a product; export the model again"
+            f"{'a tensor' if divisor is None else divisor}. prepare and build_model "
+            "replace a tensor divisor by a reciprocal table and a product; in an ONNX file that is "
+            "calibrated already, write Reciprocal and Mul"
         )
     return scaled_by(codes(ctx, node, 0), 1.0 / divisor)
 

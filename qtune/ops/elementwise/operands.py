@@ -23,6 +23,7 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
+from qtune.ops.operand_words import GIVE_SCALE, described
 from qtune.ops.quant.codes import code_bounds, onnx_type, stored, tighten
 
 Emit = Callable[[ConvertContext, float, QuantDType, dict[str, int]], Value]
@@ -72,9 +73,9 @@ def codes(ctx: ConvertContext, node: FloatNode, index: int) -> QValue:
     if isinstance(operand, QConst) and np.size(operand.scale) == 1:
         return _constant_codes(ctx, operand)
     raise ConvertError(
-        f"{node.name}: operand {index} of {node.op_type} is {_describe(operand)}, quantized codes "
-        "with one scale were expected. Give the operator that makes it a qconfig, or keep "
-        f"{node.name} out of the quantized region"
+        f"{node.name}: operand {index} of {node.op_type} is {described(operand)}, quantized codes "
+        f"with one scale were expected. {GIVE_SCALE}, or keep {node.name} out of the quantized "
+        "region"
     )
 
 
@@ -100,7 +101,7 @@ def mask(ctx: ConvertContext, node: FloatNode, index: int) -> Value:
     if isinstance(operand, FloatConst) and operand.data.dtype == np.bool_:
         return ctx.constant(operand.data)
     raise ConvertError(
-        f"{node.name}: operand {index} of {node.op_type} is {_describe(operand)}, a bool mask was "
+        f"{node.name}: operand {index} of {node.op_type} is {described(operand)}, a bool mask was "
         "expected"
     )
 
@@ -113,16 +114,6 @@ def _constant_codes(ctx: ConvertContext, operand: QConst) -> QValue:
 
 def _value(ctx: ConvertContext, operand: Any) -> Value:
     return ctx.constant(operand.data) if isinstance(operand, FloatConst) else operand.value
-
-
-def _describe(operand: Operand | None) -> str:
-    if isinstance(operand, QConst):
-        return f"an initializer with {np.size(operand.scale)} scales"
-    if isinstance(operand, FloatConst):
-        return f"a float constant of shape {operand.data.shape} that no FakeQuant follows"
-    if isinstance(operand, Pending):
-        return "a result without an output scale (its operator has no FakeQuant)"
-    return f"a {type(operand).__name__}"
 
 
 def scaled_by(operand: QValue, factor: float) -> Deferred:

@@ -24,6 +24,7 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
+from qtune.ops.operand_words import GIVE_SCALE
 
 Array = np.ndarray[Any, Any]
 
@@ -73,7 +74,7 @@ def _accumulated(ctx: ConvertContext, node: FloatNode, signs: Sequence[float]) -
                 return fused
     raise ConvertError(
         f"{node.name}: an operand of {node.op_type} has no output scale and can't take the other "
-        "one into its accumulator. Give the operator that makes it a qconfig with an output dtype"
+        f"one into its accumulator. {GIVE_SCALE}"
     )
 
 

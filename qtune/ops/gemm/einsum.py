@@ -25,7 +25,7 @@ def _bind(equation: Any, *operands: Any) -> Bound:
         )
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = tuple(operands[0])
-    _refuse_diagonals(equation)
+    refuse_diagonals(equation)
     return Bound(operands, {"equation": equation})
 
 
@@ -63,7 +63,8 @@ def _labels(text: str, dots: int) -> Labels:
     return (*before, *middle, *after)
 
 
-def _refuse_diagonals(equation: str) -> None:
+def refuse_diagonals(equation: str) -> None:
+    """Raise ``NotImplementedError`` for an index that stands twice in one operand."""
     for text in equation.replace(" ", "").partition("->")[0].split(","):
         letters = text.replace(_DOTS, "")
         twice = sorted({letter for letter in letters if letters.count(letter) > 1})

@@ -38,6 +38,7 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
+from qtune.ops.operand_words import GIVE_SCALE, described
 from qtune.ops.quant.codes import code_bounds, onnx_type, stored, tighten
 from qtune.ops.quant.precision import multiplier
 from qtune.ops.registry import register
@@ -138,8 +139,8 @@ def _codes(ctx: ConvertContext, node: FloatNode, index: int) -> QValue:
         value = ctx.constant(stored(operand.codes, operand.dtype), f"operand{index}")
         return QValue(value, operand.dtype, float(operand.scale.reshape(())))
     raise ConvertError(
-        f"{node.name}: operand {index} of matmul is {type(operand).__name__}; expected quantized "
-        "codes with one scale. Give the operator that makes it a qconfig"
+        f"{node.name}: operand {index} of matmul is {described(operand)}; expected quantized "
+        f"codes with one scale. {GIVE_SCALE}"
     )
 
 

@@ -26,6 +26,7 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
+from qtune.ops.operand_words import GIVE_SCALE, GIVE_WEIGHT_SCALE, described
 from qtune.ops.quant.codes import code_bounds, march_dtype, onnx_type, stored, tighten
 from qtune.ops.quant.precision import multipliers
 
@@ -232,8 +233,8 @@ def constant_weight(node: FloatNode, index: int) -> QConst:
     if isinstance(weight, QConst):
         return weight
     raise ConvertError(
-        f"{node.name}: the weight of {node.op_type} must be a fake-quantized constant, got "
-        f"{type(weight).__name__}. Give the operator a qconfig with a weight fake-quantize"
+        f"{node.name}: the weight of {node.op_type} must be a quantized constant and is "
+        f"{described(weight)}. {GIVE_WEIGHT_SCALE}"
     )
 
 
@@ -243,8 +244,8 @@ def quantized_input(node: FloatNode, index: int) -> QValue:
     if isinstance(x, QValue):
         return x
     raise ConvertError(
-        f"{node.name}: {node.op_type} got {type(x).__name__} where quantized codes were expected "
-        "(a QValue). Give the operator that makes its input a qconfig, or keep this one in float"
+        f"{node.name}: the input of {node.op_type} must be quantized codes and is {described(x)}. "
+        f"{GIVE_SCALE}, or keep this one in float"
     )
 
 
@@ -256,6 +257,6 @@ def optional_bias(node: FloatNode, index: int) -> Array | None:
     if isinstance(operand, FloatConst):
         return operand.data
     raise ConvertError(
-        f"{node.name}: the bias of {node.op_type} must be a constant, got "
-        f"{type(operand).__name__}. Add it in an operator of its own"
+        f"{node.name}: the bias of {node.op_type} must be a constant and is "
+        f"{described(operand)}. Add it in an operator of its own"
     )

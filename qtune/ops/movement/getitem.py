@@ -14,6 +14,7 @@ from qtune.ops.movement.indexing import (
     IndexPlan,
     canonical_index,
     numpy_region,
+    places,
     plan_index,
     python_slices,
     refuse_masks,
@@ -87,7 +88,7 @@ def slice_axis(x: torch.Tensor, axis: int, part: slice) -> torch.Tensor:
     """``x`` sliced along one axis; unlike in torch the step may be negative."""
     if part.step > 0:
         return x[(slice(None),) * axis + (part,)]
-    chosen = range(*part.indices(x.shape[axis]))
+    chosen = places(part, x.shape[axis])
     if len(chosen) == x.shape[axis]:
         return x.flip(axis)
     return x.index_select(axis, torch.tensor(list(chosen), dtype=torch.int64, device=x.device))

@@ -29,7 +29,7 @@ def _lower(b: Builder, call: LowerCall) -> Any:
 
 
 def _apply(attrs: Attrs, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    axis = int(attrs.get("axis", 0))
+    axis = axis_of(int(attrs.get("axis", 0)), x.dim())  # an imported one may count from behind
     flat = index.reshape(-1).long()
     flat = torch.where(flat < 0, flat + x.shape[axis], flat)
     rows = x.index_select(axis, flat)

@@ -213,12 +213,22 @@ def python_slices(
     ]
 
 
+def places(part: slice, size: int) -> range:
+    """The places that one axis of an ONNX Slice takes.
+
+    Unlike in Python, backwards from before the first element takes the first.
+    """
+    start, stop, step = part.indices(size)
+    return range(0 if step < 0 <= size - 1 and start < 0 else start, stop, step)
+
+
 def numpy_region(
     shape: tuple[int, ...], starts: Any, ends: Any, axes: Any = None, steps: Any = None
 ) -> tuple[slice, ...]:
     """The same as a NumPy index of an array of ``shape``."""
     region = [slice(None)] * len(shape)
     for axis, part in python_slices(len(shape), starts, ends, axes, steps):
-        start, stop, step = part.indices(shape[axis])
-        region[axis] = slice(start, None if stop < 0 else stop, step)
+        chosen = places(part, shape[axis])
+        stop = None if chosen.stop < 0 else chosen.stop
+        region[axis] = slice(chosen.start, stop, chosen.step)
     return tuple(region)

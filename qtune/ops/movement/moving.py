@@ -29,6 +29,7 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
+from qtune.ops.operand_words import GIVE_SCALE, described
 from qtune.ops.quant.codes import held_quant_dtype, stored
 
 Array = np.ndarray[Any, Any]
@@ -179,8 +180,8 @@ def dequantized(ctx: ConvertContext, node: FloatNode, operand: Pending) -> Float
     result = operand.dequantize(ctx)
     if result is None:
         raise ConvertError(
-            f"{node.name}: the operand of {node.op_type} has no scale and no float form. Give the "
-            "operator before it a qconfig with an output dtype."
+            f"{node.name}: the operand of {node.op_type} has no scale and no float form. "
+            f"{GIVE_SCALE}"
         )
     return result
 
@@ -194,7 +195,7 @@ def operand_value(ctx: ConvertContext, node: FloatNode, operand: Operand | None)
     if isinstance(operand, PlainValue | FloatValue):
         return operand.value
     raise ConvertError(
-        f"{node.name}: {node.op_type} got {type(operand).__name__} where a shape, an index or "
+        f"{node.name}: {node.op_type} got {described(operand)} where a shape, an index or "
         "another number without scale was expected. Keep that operand out of the quantized region."
     )
 

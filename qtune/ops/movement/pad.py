@@ -102,6 +102,8 @@ def _border(call: LowerCall) -> np.ndarray[Any, Any]:
 def torch_pad(x: torch.Tensor, pads: Sequence[int], mode: str, value: Any) -> torch.Tensor:
     """ONNX's Pad in torch; ``pads``: all begins, then all ends."""
     rank = len(pads) // 2
+    if mode != "constant" and not _is_torchs(x.shape, pads):
+        return _pad_each(x, pads, mode)
     amounts = [int(a) for i in range(rank)[::-1] for a in (pads[i], pads[rank + i])]
     # torch mirrors and repeats all but the first two dimensions, or one more.
     least = 2 if mode == "constant" else 2 * max(rank - 2, 1)
@@ -110,6 +112,26 @@ def torch_pad(x: torch.Tensor, pads: Sequence[int], mode: str, value: Any) -> to
     if mode != "constant" and x.dtype == torch.bool:
         return torch_pad(x.to(torch.uint8), pads, mode, value).bool()
     return F.pad(x, amounts, TORCH_MODES[mode], value if mode == "constant" else None)
+
+
+def _is_torchs(shape: Sequence[int], pads: Sequence[int]) -> bool:
+    """Whether torch mirrors and repeats so: the last dimensions behind at least one, less than they
+    are long."""
+    rank = len(shape)
+    padded = [i for i in range(rank) if pads[i] or pads[rank + i]]
+    small = all(max(pads[i], pads[rank + i]) < shape[i] for i in padded)
+    return small and 2 <= rank <= 5 and min(padded, default=rank) >= max(rank - 3, 1)
+
+
+def _pad_each(x: torch.Tensor, pads: Sequence[int], mode: str) -> torch.Tensor:
+    """One dimension after the other, by the places that its elements come from."""
+    rank = x.dim()
+    for axis, size in enumerate(x.shape):
+        ends = pads[axis], pads[rank + axis]
+        if any(ends):
+            order = _reference({"mode": mode}, np.arange(size), ends)
+            x = x.index_select(axis, torch.from_numpy(order))
+    return x
 
 
 def _run_float(

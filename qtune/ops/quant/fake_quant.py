@@ -32,6 +32,7 @@ from qtune.ops.kernel import (
     QValue,
     Value,
 )
+from qtune.ops.operand_words import described
 from qtune.ops.quant.codes import carrier, range_dtype
 from qtune.ops.quant.emit import emit_quantize, limit_codes
 from qtune.ops.registry import register_kernel
@@ -130,8 +131,8 @@ def _convert_activation(
     if isinstance(operand, FloatValue):
         return ctx.quantize(operand.value, step, dtype)
     raise ConvertError(
-        f"{node.name}: {node.op_type} got {type(operand).__name__}; only float tensors have a "
-        "scale. Remove the fake-quantize from this bool or integer tensor"
+        f"{node.name}: {node.op_type} got {described(operand)}; only float tensors have a "
+        "scale. Remove the fake-quantize (in an ONNX file: the calibration node) from this tensor"
     )
 
 

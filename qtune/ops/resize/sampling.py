@@ -28,6 +28,7 @@ from qtune.ops.kernel import (
     Value,
 )
 from qtune.ops.movement.moving import carry, held_constant, initializer, one_scale, operand_value
+from qtune.ops.operand_words import GIVE_SCALE, described
 from qtune.ops.quant.codes import input_dtype, onnx_type
 from qtune.ops.registry import register_kernel
 
@@ -95,8 +96,8 @@ def coordinates(ctx: ConvertContext, node: FloatNode, index: int, what: str) -> 
     if isinstance(operand, QValue):
         return operand
     raise ConvertError(
-        f"{node.name}: the {what} of {node.op_type} is a {type(operand).__name__} while its input "
-        "is quantized; give the operator that makes it a qconfig of qint16"
+        f"{node.name}: the {what} of {node.op_type} is {described(operand)} while its input "
+        f"is quantized; it has to be int16 codes. {GIVE_SCALE}"
     )
 
 

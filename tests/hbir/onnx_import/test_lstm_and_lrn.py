@@ -1,4 +1,4 @@
-"""LSTM and LRN of imported files against onnxruntime; sizes of -1 are free."""
+"""Recurrent layers and LRN of imported files against onnxruntime; sizes of -1 are free."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ def assert_like_onnxruntime(proto: onnx.ModelProto, x: Array) -> None:
         np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-5, atol=1e-6)
 
 
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
 def lstm(direction: str, *, states: bool = True, **attrs: Any) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     count = 2 if direction == "bidirectional" else 1
@@ -63,6 +66,35 @@ def lstm(direction: str, *, states: bool = True, **attrs: Any) -> onnx.ModelProt
 def test_all_results_of_an_lstm_are_those_of_onnxruntime(direction: str, states: bool) -> None:
     x = np.random.default_rng(1).normal(0, 1, (STEPS, BATCH, WIDTH)).astype(np.float32)
     assert_like_onnxruntime(lstm(direction, states=states), x)
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(
+    ("op_type", "attrs"),
+    [
+        ("GRU", {"linear_before_reset": 0}),
+        ("GRU", {"linear_before_reset": 1}),
+        ("RNN", {}),
+        ("RNN", {"activations": ["Relu", "Relu"]}),
+    ],
+)
+def test_all_results_of_a_gru_or_rnn_are_those_of_onnxruntime(
+    op_type: str, attrs: dict[str, Any], direction: str, given: bool
+) -> None:
+    rng, gates = np.random.default_rng(2), GATES[op_type]
+    count = 2 if direction == "bidirectional" else 1
+    sizes = {"w": (gates * HIDDEN, WIDTH), "r": (gates * HIDDEN, HIDDEN)}
+    sizes |= {"b": (2 * gates * HIDDEN,), "h": (BATCH, HIDDEN)} if given else {}
+    constants = {k: rng.normal(0, 0.5, (count, *s)).astype(np.float32) for k, s in sizes.items()}
+    names = ["x", "w", "r", *(("b", "", "h") if given else ())]
+    if "activations" in attrs:
+        attrs = {"activations": attrs["activations"][:count]}
+    node = helper.make_node(
+        op_type, names, ["y", "y_h"], hidden_size=HIDDEN, direction=direction, **attrs
+    )
+    x = rng.normal(0, 1, (STEPS, BATCH, WIDTH)).astype(np.float32)
+    assert_like_onnxruntime(model(node, x.shape, constants), x)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +135,3 @@ def test_a_size_of_minus_one_is_free() -> None:
     proto = model(helper.make_node("Relu", ["x"], ["y"]), (-1, 3))
     for batch in (1, 4):
         assert_like_onnxruntime(proto, np.full((batch, 3), -0.5 + batch, np.float32))
-
-
-def test_a_definition_that_onnx_can_not_put_in_place_is_one_clear_error() -> None:
-    node = helper.make_node("ThresholdedRelu", ["x"], ["y"])  # without alpha onnx's inliner fails
-    with pytest.raises(OnnxImportError, match="can't be replaced by its definition"):
-        import_onnx(model(node, (2, 3)))

@@ -7,6 +7,7 @@ import pytest
 
 from qtune.dtype import qint8, qint16
 from qtune.errors import ArgumentError
+from qtune.onnx_debug.build.config_activation import variants
 from qtune.onnx_debug.build.methods import Magnitudes, Method
 
 THOUSANDTHS = np.arange(1, 1001, dtype=np.float32) / np.float32(1000)
@@ -64,4 +65,4 @@ def test_kl_cuts_a_lonely_outlier_and_int16_keeps_all() -> None:
 )
 def test_options_out_of_range_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        Method.variants("kl", options)
+        variants("kl", options)

@@ -213,29 +213,6 @@ def test_a_lost_output_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     assert "output y: the cosine similarity of the quantized model is 0.2500" in caplog.text
 
 
-def test_a_model_that_is_quantized_already_is_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    grid = {"s": np.float32(0.05), "z": np.int8(0)}
-    nodes = [
-        make("QuantizeLinear", ["x", "s", "z"], ["q"], name="q"),
-        make("DequantizeLinear", ["q", "s", "z"], ["d"], name="d"),
-        make("Conv", ["d", "w"], ["y"], name="conv"),
-    ]
-    constants = {"w": np.ones((1, 1, 1, 1), np.float32), **grid}
-    shape = [1, 1, 2, 2]
-    build(model(nodes, {"x": shape}, {"y": shape}, constants), items(1, 1, 2, 2))
-    assert "the model is quantized already, 2 of its nodes are" in caplog.text
-    caplog.clear()
-    build(model([nodes[2]], {"d": shape}, {"y": shape}, constants), items(1, 1, 2, 2))
-    assert "quantized already" not in caplog.text
-
-
-def test_a_calibrated_model_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="calibration nodes .HzCalibration. already"):
-        build(build(classifier()).calibrated)
-
-
 def test_a_constant_with_nan_is_named() -> None:
     nodes = [make("Conv", ["x", "w"], ["y"], name="conv")]
     constants = {"w": np.full((1, 1, 1, 1), np.nan, np.float32)}

@@ -82,7 +82,7 @@ def test_skip_takes_random_data(tmp_path: Path) -> None:
     ("group", "key", "value", "message"),
     [
         ("model_parameters", "onnx_modle", "a", "no key 'onnx_modle'; close matches: onnx_model"),
-        ("calibration_parameters", "calibration_type", "klm", "expected one of default, max, kl"),
+        ("calibration_parameters", "calibration_type", "klm", "expected one of default, max, percentile"),
         ("input_parameters", "input_shape", "1x3;4", "2 input_shape for 1 input_name"),
         ("input_parameters", "input_shape", "1,3", "must read like 1x3x224x224"),
         ("calibration_parameters", "cal_data_dir", "", "cal_data_dir is missing"),
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_named(
         ("input_parameters", "mean_value", "103 116 123"),
         ("model_parameters", "caffe_model", "a.caffemodel"),
         ("model_parameters", "remove_node_type", "Dequantize"),
-        ("calibration_parameters", "calibration_type", "load"),
+        ("calibration_parameters", "calibration_type", "histogram"),
     ],
 )
 def test_what_has_no_form_here_is_said(tmp_path: Path, group: str, key: str, value: str) -> None:

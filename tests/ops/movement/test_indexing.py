@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from qtune.ops import registry
 from qtune.ops.kernel import ExampleSize
 from qtune.ops.movement.indexing import OPEN, canonical_index, numpy_region, plan_index
 
@@ -86,3 +87,27 @@ def test_a_negative_step_reaches_the_first_element() -> None:
 def test_other_indices_are_refused_by_name(index: Any) -> None:
     with pytest.raises(NotImplementedError, match="index"):
         canonical_index(index)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step", "taken"),
+    [
+        (-6, -(2**62), -1, [0]),  # Python's [-6::-1] is empty; the standard clamps the start to 0
+        (-6, -2, -1, []),
+        (9, -(2**62), -2, [3, 1]),
+        (-2, -(2**62), -1, [2, 1, 0]),
+        (-9, 9, 2, [0, 2]),
+        (2, 2, -1, []),
+    ],
+)
+def test_an_onnx_slice_takes_what_onnxruntime_takes(
+    start: int, end: int, step: int, taken: list[int]
+) -> None:
+    region = numpy_region((4,), [start], [end], [0], [step])
+    assert np.arange(4)[region].tolist() == taken
+    given = [torch.tensor([value]) for value in (start, end, 0, step)]
+    kernel = registry.kernel("", "Slice")
+    assert kernel is not None
+    assert kernel.run_float is not None
+    assert kernel.run_float({}, torch.arange(4), *given).tolist() == taken
+    assert not np.arange(0)[numpy_region((0,), [start], [end], [0], [step])].size

@@ -114,7 +114,7 @@ def test_a_waiting_result_that_is_split_becomes_float() -> None:
 
 
 def test_codes_where_a_shape_belongs_are_refused() -> None:
-    with pytest.raises(ConvertError, match="layer: Reshape got QValue"):
+    with pytest.raises(ConvertError, match="layer: Reshape got qint8 codes"):
         move(QValue("x", qint8, 0.5), "Reshape", {}, QValue("shape", qint8, 1.0))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from qtune.dtype import QuantDType, qint8, qint16
+from qtune.ops import registry
 from qtune.ops.registry import spec
 
 from .pipeline import DTYPES, build, check, on_grid
@@ -63,3 +64,29 @@ def test_the_float_operator_is_torchs() -> None:
     line = build("pad", [X], attrs, scales=[SCALE])
     floats = torch.from_numpy(line.float_results([X])[0])
     assert torch.equal(floats[..., :-2, 1:-1], on_grid(X, SCALE, qint8))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize(
+    ("shape", "pads"),
+    [
+        ((4,), (1, 2)),
+        ((3, 4), (1, 0, 2, 1)),
+        ((3, 4, 5), (1, 2, 3, 0, 1, 2)),
+        ((2, 3, 4, 5), (1, 0, 2, 1, 0, 1, 1, 3)),
+        ((2, 2, 3, 4, 2), (0, 1, 1, 0, 1, 0, 0, 2, 1, 0)),
+        ((2, 3, 4, 5), (0, 0, -1, 1, 0, 0, 2, -2)),
+        ((1, 3, 3), (0, 0, 5, 0, 0, 4)),  # more than there is
+    ],
+)
+def test_imported_borders_of_any_dimension_repeat_as_numpy_does(
+    shape: tuple[int, ...], pads: tuple[int, ...], mode: str
+) -> None:
+    rng, kernel = np.random.default_rng(1), registry.kernel("", "Pad")
+    assert kernel is not None
+    assert kernel.run_float is not None
+    assert kernel.reference is not None
+    for x in (rng.normal(size=shape).astype(np.float32), rng.normal(size=shape) > 0):
+        given = torch.from_numpy(x), torch.tensor(pads)
+        found = kernel.run_float({"mode": mode}, *given)
+        assert np.array_equal(found.numpy(), kernel.reference({"mode": mode}, x, pads))

@@ -1,4 +1,4 @@
-"""Div and Pow: integers divide and power otherwise than floats, and have no form here."""
+"""Div: integers divide otherwise than floats, and have no form here."""
 
 from __future__ import annotations
 
@@ -31,4 +31,3 @@ def _divide(b: Builder, node: OnnxNode) -> Any:
 
 
 register_rewrite("Div", _divide)
-register_rewrite("Pow", _floats_only)

@@ -1,0 +1,307 @@
+"""Convolutions in the runtime's blocked layout, with the reordered weights as inputs of a session.
+
+onnxruntime computes most convolutions on blocks of channels and reorders constant weights for that
+in every session anew, through several copies. Here a part's graph says the same from the start (the
+runtime's own operators, as its optimizer writes them), so the reordered weights exist once, are
+shared by all sessions and can be others in each run. Which layout the machine has is read from what
+the optimizer makes of a small model; where that is none that we know, nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from qtune.bpu.ort import new_session
+from qtune.onnx_debug.names import free_name
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+DOMAIN = "com.microsoft.nchwc"
+_BLOCKS = (16, 8)
+_ALIGNED = 4  # input channels that the runtime pads to whole blocks are a multiple of this
+_LARGE_BYTES = 1024  # from here on constants are no part of what the optimizer looks for
+_UNUSUAL = ("dilations", "ceil_mode", "storage_order")  # of pooling
+_POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a session takes the weight ``source``.
+
+    ``block``: channels of a block, 0 for the array as it is. ``is_inner``: the input channels are
+    in blocks, too. A bias is filled up to whole blocks.
+    """
+
+    source: str
+    block: int = 0
+    is_inner: bool = False
+
+    def of(self, array: Array) -> Array:
+        """``array`` in this form.
+
+        A weight ``[out, in, h, w]`` as ``[out/b, in/b, h, w, b, b]`` or ``[out/b, in, h, w, 1,
+        b]`` in memory, with the sizes of the former, which are filled up.
+        """
+        if not self.block:
+            return array
+        rest = -array.shape[0] % self.block
+        if array.ndim == 1:
+            return np.pad(array, (0, rest)) if rest else array
+        inner = -array.shape[1] % self._step
+        if rest or inner:
+            array = np.pad(array, [(0, rest), (0, inner), (0, 0), (0, 0)])
+        o, i, h, w = array.shape
+        parts = array.reshape(o // self.block, self.block, i // self._step, self._step, h, w)
+        return np.ascontiguousarray(parts.transpose(0, 2, 4, 5, 3, 1)).reshape(o, i, h, w)
+
+    def seen(self, array: Array) -> Array:
+        """An array in this form with its blocks as sizes of their own."""
+        if not self.block or array.ndim == 1:
+            return array
+        o, i, h, w = array.shape
+        return array.reshape(o // self.block, i // self._step, h, w, self._step, self.block)
+
+    def scales(self, scales: Array, axis: int, rank: int) -> Array | None:
+        """Scales along ``axis`` (-1 for one) as they broadcast on :meth:`seen` of an array."""
+        if axis < 0:
+            return scales.reshape(())
+        if not self.block:
+            return scales.reshape([-1 if i == axis else 1 for i in range(rank)])
+        if axis or rank == 1:
+            return None
+        filled = np.pad(scales, (0, -scales.size % self.block), constant_values=1)
+        return filled.reshape(-1, 1, 1, 1, 1, self.block)
+
+    @property
+    def _step(self) -> int:
+        return self.block if self.is_inner else 1
+
+
+@cache
+def block_of_machine() -> int:
+    """Channels of a block of onnxruntime's layout for convolutions on this machine; 0: none."""
+    rng = np.random.default_rng(0)
+    shapes = {"w0": (24, 3, 3, 3), "w1": (40, 24, 1, 1), "w2": (32, 1, 3, 3)}
+    weights = {name: rng.normal(0, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Conv", ["a", "w1"], ["b"]),
+        helper.make_node("Conv", ["z", "w2"], ["c"], group=32),
+    ]
+    inputs = [_image("x", 3), _image("z", 32)]
+    constants = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [_image("b", 40), _image("c", 32)], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimized.onnx"
+        new_session(proto.SerializeToString(), optimized_to=path)
+        made = onnx.load(str(path)).graph
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.initializer}
+    found = [stored.get(n.input[1]) for n in made.node if (n.domain, n.op_type) == (DOMAIN, "Conv")]
+    for block in _BLOCKS:
+        forms = [Form("w0", block), Form("w1", block, is_inner=True), Form("w2", block)]
+        expected = [form.of(weights[form.source]) for form in forms]
+        if len(found) == 3 and all(any(_equal(e, f) for f in found) for e in expected):
+            return block
+    return 0
+
+
+def _image(name: str, channels: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, channels, 8, 8))
+
+
+def _equal(a: Array, b: Array | None) -> bool:
+    return b is not None and np.array_equal(a, b)
+
+
+@dataclass(slots=True)
+class Rewriting:
+    """The nodes of a part, rewritten one after another by :meth:`add`, then :meth:`end`.
+
+    ``weights``: float32 constants and outputs of calibration nodes of such. ``channels``: of the
+    part's inputs that are float32 images. ``shapes``: of tensors that are known to have these in
+    each run, as far as whether two of them are equal. ``uses``: how often each is read, as an
+    output of the part, too. ``taken``: all names. The result are ``nodes``, ``forms`` by input of
+    the session, and ``fixed``: the channels that its other inputs must have.
+    """
+
+    weights: Mapping[str, Array]
+    channels: Mapping[str, int]
+    shapes: Mapping[str, Shape]
+    uses: Mapping[str, int]
+    taken: set[str]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    forms: dict[str, Form] = field(default_factory=dict)
+    fixed: dict[str, int] = field(default_factory=dict)
+    _blocked: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _plain: set[str] = field(default_factory=set)
+
+    def add(self, node: onnx.NodeProto) -> None:
+        """Take ``node``, in the blocked layout where that is possible."""
+        kinds: dict[str, Callable[[onnx.NodeProto], bool]] = {
+            "Conv": self._conv,
+            "Relu": self._relu,
+            "Add": self._sum,
+            "MatMul": self._product,
+            "Gemm": self._product,
+            **dict.fromkeys(_POOLS, self._pool),
+        }
+        is_standard = node.domain in ("", "ai.onnx")
+        if is_standard and node.op_type in kinds and kinds[node.op_type](node):
+            return
+        self._as_it_is(node, {})
+
+    def end(self, outputs: Collection[str]) -> None:
+        """Make the outputs of the part in the standard layout."""
+        for name in outputs:
+            self._need_plain(name)
+
+    def _as_it_is(self, node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+        for name in node.input:
+            self._need_plain(name)
+        self.nodes.append(renamed(node, names))
+
+    def _conv(self, node: onnx.NodeProto) -> bool:
+        block = block_of_machine()
+        x, weight, bias = (*node.input, "")[:3]
+        array = self.weights.get(weight)
+        if not block or array is None or not _fits(array, self.weights.get(bias), bool(bias)):
+            return False
+        groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+        channels = self._blocked[x][1] if x in self._blocked else self.channels.get(x)
+        out, inner = array.shape[:2]
+        if channels is None or inner * groups != channels:
+            return False
+        is_depthwise = inner == 1 and out == groups and out % block == 0
+        if groups > 1 and not is_depthwise:
+            return False
+        is_narrow = groups == 1 and channels < block and x not in self._blocked
+        if not is_narrow and channels % _ALIGNED:
+            return False
+        if x in self.channels:
+            self.fixed[x] = channels
+        given = [
+            x if is_narrow else self._need_blocked(x, channels),
+            self._input(Form(weight, block, is_inner=groups == 1 and not is_narrow)),
+            *([self._input(Form(bias, block))] if bias else []),
+        ]
+        made = self._new(node.output[0], out)
+        self.nodes.append(_with(node, given, made, DOMAIN))
+        return True
+
+    def _relu(self, node: onnx.NodeProto) -> bool:
+        x, y = node.input[0], node.output[0]
+        if x not in self._blocked:
+            return False
+        before, channels = self._blocked[x]
+        last = self.nodes[-1]
+        is_alone = self.uses.get(x) == 1 and x not in self._plain
+        made = self._new(y, channels)
+        is_conv = (last.domain, last.op_type) == (DOMAIN, "Conv") and last.output[0] == before
+        if is_alone and is_conv:
+            last.attribute.append(helper.make_attribute("activation", "Relu"))
+            last.output[0] = made
+        else:
+            self.nodes.append(_with(node, [before], made))
+        return True
+
+    def _sum(self, node: onnx.NodeProto) -> bool:
+        """Of two images of the same sizes."""
+        known = {self.shapes.get(name) for name in node.input}
+        if len(known) > 1 or None in known or all(n not in self._blocked for n in node.input):
+            return False
+        (shape,) = known
+        if shape is None or len(shape) != 4 or shape[1] % _ALIGNED:
+            return False
+        given = [self._need_blocked(name, shape[1]) for name in node.input]
+        self.nodes.append(_with(node, given, self._new(node.output[0], shape[1])))
+        return True
+
+    def _pool(self, node: onnx.NodeProto) -> bool:
+        x = node.input[0]
+        others = [a for a in node.attribute if a.name in _UNUSUAL and helper.get_attribute_value(a)]
+        if x not in self._blocked or len(node.output) > 1 or others:
+            return False
+        before, channels = self._blocked[x]
+        made = self._new(node.output[0], channels)
+        self.nodes.append(_with(node, [before], made, DOMAIN))
+        return True
+
+    def _product(self, node: onnx.NodeProto) -> bool:
+        """With the weight as an input: packing it costs more than it saves in some runs."""
+        weight = node.input[1]
+        array = self.weights.get(weight)
+        is_large = array is not None and array.ndim > 1 and array.nbytes >= _LARGE_BYTES
+        if array is None or not is_large or array.dtype != np.float32:
+            return False
+        self._as_it_is(node, {weight: self._input(Form(weight))})
+        return True
+
+    def _input(self, form: Form) -> str:
+        for name, known in self.forms.items():
+            if known == form:
+                return name
+        name = self._name(form.source)
+        self.forms[name] = form
+        return name
+
+    def _need_blocked(self, name: str, channels: int) -> str:
+        if name not in self._blocked:
+            self._plain.add(name)
+            made = self._new(name, channels)
+            self.nodes.append(helper.make_node("ReorderInput", [name], [made], domain=DOMAIN))
+        return self._blocked[name][0]
+
+    def _need_plain(self, name: str) -> None:
+        if name in self._blocked and name not in self._plain:
+            self._plain.add(name)
+            before, channels = self._blocked[name]
+            node = helper.make_node("ReorderOutput", [before], [name], domain=DOMAIN)
+            node.attribute.append(helper.make_attribute("channels", channels))
+            self.nodes.append(node)
+
+    def _new(self, name: str, channels: int) -> str:
+        made = self._name(name)
+        self._blocked[name] = (made, channels)
+        return made
+
+    def _name(self, stem: str) -> str:
+        name = free_name(f"{stem}_blocked", self.taken)
+        self.taken.add(name)
+        return name
+
+
+def _fits(weight: Array, bias: Array | None, has_bias: bool) -> bool:
+    if weight.ndim != 4 or weight.dtype != np.float32:
+        return False
+    if not has_bias:
+        return True
+    return bias is not None and bias.dtype == np.float32 and bias.shape == weight.shape[:1]
+
+
+def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """A copy with other names of those tensors that ``names`` has."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    copy.output[:] = [names.get(name, name) for name in node.output]
+    return copy
+
+
+def _with(
+    node: onnx.NodeProto, inputs: Sequence[str], output: str, domain: str = ""
+) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:], copy.output[:], copy.domain = inputs, [output], domain
+    return copy

@@ -1,0 +1,227 @@
+"""Parts in the runtime's blocked layout, with weights as inputs, against sessions built by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qtune.errors import RunError
+from qtune.hbir import hz_calibration
+from qtune.onnx_debug import blocked, plan, structures
+from qtune.onnx_debug.blocked import Form
+from qtune.onnx_debug.data import CalibrationDataSet
+from qtune.onnx_debug.load import load_calibrated
+from qtune.onnx_debug.runner import Runner
+from qtune.onnx_debug.segments import Wiring
+from qtune.onnx_debug.sizes import inferred_sizes
+from qtune.onnx_debug.switches import Sessions
+
+from . import brute, nets, nets_branches
+from .nets_branches import grid
+
+Array = np.ndarray[Any, Any]
+
+ATOL = 2e-5  # float32 sums of up to 300 products of size 1 in another order
+_CONVS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "w0": ((20, 3, 3, 3), {"pads": [1] * 4}),  # narrow input, filled up output
+    "w1": ((24, 20, 3, 3), {"auto_pad": "SAME_UPPER"}),  # filled up input and output
+    "w2": ((32, 24, 1, 1), {}),
+    "w3": ((32, 1, 3, 3), {"group": 32, "pads": [1] * 4}),  # depthwise
+    "w4": ((32, 16, 3, 3), {"group": 2, "pads": [1] * 4}),  # groups: stays as it is
+    "w5": ((32, 32, 3, 3), {"pads": [2] * 4, "dilations": [2, 2]}),
+}
+
+
+@pytest.fixture(params=["blocked", "not on this machine"])
+def layout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param != "blocked":
+        monkeypatch.setattr(blocked, "block_of_machine", lambda: 0)
+    return str(request.param)
+
+
+@pytest.fixture(params=["one", "each atom"], autouse=True)
+def segment_count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = {"one": lambda n: [0], "each atom": lambda n: list(range(n))}
+    monkeypatch.setattr(plan, "cuts", lambda works, *rest: starts[request.param](len(works)))
+
+
+def images(free: bool = False) -> onnx.ModelProto:
+    """Convolutions of all kinds, a residual sum, pooling and a product; weights calibrated.
+
+    ``free``: the channels of the input are not stated.
+    """
+    rng = np.random.default_rng(5)
+    std = {name: 1 / np.sqrt(np.prod(shape[1:])) for name, (shape, _) in _CONVS.items()}
+    weights = {
+        n: rng.normal(0, std[n], shape).astype(np.float32) for n, (shape, _) in _CONVS.items()
+    }
+    weights["w6"] = rng.normal(0, 0.2, (32, 10)).astype(np.float32)
+    constants = weights | {"b1": rng.normal(0, 0.1, 24).astype(np.float32)}
+    constants["b6"] = rng.normal(0, 0.1, 10).astype(np.float32)
+    nodes = [grid(name, 1.0) for name in weights]
+    nodes[2] = hz_calibration.make_node(
+        "w2_HzCalibration", "w2", "w2_q", per_channel(weights["w2"])
+    )
+
+    def conv(x: str, index: int, bias: str = "") -> str:
+        inputs = [x, f"w{index}_q", *filter(None, [bias])]
+        attributes = _CONVS[f"w{index}"][1]
+        nodes.append(helper.make_node("Conv", inputs, [f"c{index}"], f"Conv_{index}", **attributes))
+        return f"c{index}"
+
+    def op(kind: str, inputs: list[str], y: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [y], f"{kind}_{y}", **attributes))
+        return y
+
+    r = op("Relu", [conv("x", 0)], "r")
+    d = conv(op("Relu", [conv(r, 1, "b1")], "s"), 2)
+    nodes.append(grid("c2", 4.0))
+    e = op("Relu", [op("Add", [conv("c2_q", 3), d], "a")], "e")
+    p = op("MaxPool", [conv(conv(e, 4), 5)], "p", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    flat = op("Flatten", [op("GlobalAveragePool", [op("Add", [p, p], "pp")], "g")], "f")
+    op("Gemm", [flat, "w6_q", "b6"], "y")
+    channels = "c" if free else 3
+    graph = helper.make_graph(
+        nodes,
+        "images",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, channels, 10, 10))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 10))],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    hz_calibration.declare(model)
+    return model
+
+
+def per_channel(weight: Array) -> hz_calibration.Calibration:
+    peaks = np.abs(weight).max(axis=(1, 2, 3)).astype(np.float32)
+    return hz_calibration.Calibration((peaks / np.float32(127.5)).astype(np.float32), peaks, 8, 0)
+
+
+def image(channels: int = 3, seed: int = 1) -> Array:
+    return np.random.default_rng(seed).normal(0, 1, (1, channels, 10, 10)).astype(np.float32)
+
+
+def runner(proto: onnx.ModelProto, data: list[Any]) -> Runner:
+    model = load_calibrated(proto)
+    return Runner(model, CalibrationDataSet(data, model.inputs))
+
+
+def test_each_node_alone_gives_what_a_session_of_its_own_gives(layout: str) -> None:
+    proto, x = images(), image()
+    run = runner(proto, [x])
+    for on in [(), *((name,) for name in run.model.calibrations), ("w1_HzCalibration",)]:
+        expected = brute.values(proto, on, {"x": x}, ["y"])["y"]
+        np.testing.assert_allclose(run.values(0, on)["y"], expected, rtol=0, atol=ATOL)
+
+
+def test_all_tensors_within_parts_can_be_asked_for(layout: str) -> None:
+    proto, x = images(), image()
+    names = ["c0", "r", "s", "c2", "a", "e", "c4", "pp", "g"]
+    on = ["w0_HzCalibration", "w3_HzCalibration"]
+    expected = brute.values(proto, on, {"x": x}, names)
+    for name, array in runner(proto, [x]).values(0, on, names).items():
+        np.testing.assert_allclose(array, expected[name], rtol=0, atol=ATOL)
+
+
+def test_items_of_other_sizes_run_after_the_first(layout: str) -> None:
+    proto = images()
+    for axis in (0, 2, 3):
+        proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"free{axis}"
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "free0"
+    small, large = image(), np.concatenate([image(seed=2).repeat(2, 2)] * 2)
+    run = runner(proto, [small, large])
+    for index, x in enumerate((small, large)):
+        on = ["w2_HzCalibration", "c2_HzCalibration"]
+        expected = brute.values(proto, on, {"x": x}, ["y"])["y"]
+        np.testing.assert_allclose(run.values(index, on)["y"], expected, rtol=0, atol=ATOL)
+
+
+def test_channels_that_the_weights_do_not_take_are_refused(layout: str) -> None:
+    with pytest.raises(RunError, match="onnxruntime can't run the nodes Conv_0 to .*x"):
+        runner(images(free=True), [image(channels=4)]).values(0)
+    run = runner(images(free=True), [image(), image(channels=4)])
+    run.values(0)
+    with pytest.raises(RunError, match="onnxruntime can't run the nodes Conv_0 to .*"):
+        run.values(1)
+
+
+def test_weights_of_the_same_form_share_memory_and_parts_a_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[bytes] = []
+    new = structures.new_session
+    monkeypatch.setattr(structures, "new_session", lambda d, **kw: made.append(d) or new(d, **kw))
+    proto = nets.residual()
+    for _ in range(2):  # the same layers once more: Conv, Relu, Conv, Add, Flatten, Gemm
+        run = runner(proto, nets.data(1))
+        run.values(0, ["w1_HzCalibration"])
+    assert len(set(made)) < len(made)  # two runners made the same
+    assert len(made) == 2 * len(set(made))  # but neither of them one twice
+
+
+def test_a_moved_weight_has_the_bits_of_the_calibrated_one_in_its_form() -> None:
+    if not blocked.block_of_machine():
+        pytest.skip("this machine has no blocked layout")
+    run = runner(images(), [image()])
+    run.values(0)
+    sessions, items = run._sessions, run.model.calibrations
+    for name in ("w0", "w1", "w2", "w3", "w6"):
+        item, weight = items[f"{name}_HzCalibration"], run._wiring.array(name)
+        form = next(form for form in sessions._in_form if form.source == item.output)
+        expected = form.of(sessions.calibrate(item, weight))
+        for _ in range(3):  # in memory of the moment, kept, and what was kept
+            np.testing.assert_array_equal(sessions._moved(form, item, 0), expected)
+
+
+def test_a_form_is_what_its_sizes_say() -> None:
+    weight = np.arange(4 * 4, dtype=np.float32).reshape(4, 4, 1, 1)
+    got = Form("w", 2, is_inner=True).of(weight)
+    for index in np.ndindex(2, 2, 2, 2):
+        o, i, inner, outer = index
+        flat = ((o * 2 + i) * 2 + inner) * 2 + outer
+        assert got.reshape(-1)[flat] == weight[2 * o + outer, 2 * i + inner, 0, 0]
+    filled = Form("w", 8).of(weight)
+    assert filled.shape == (8, 4, 1, 1)
+    np.testing.assert_array_equal(filled.reshape(4, 8)[:, :4], weight.reshape(4, 4).T)
+    np.testing.assert_array_equal(filled.reshape(4, 8)[:, 4:], 0)
+
+
+@pytest.mark.parametrize("make", [images, nets.residual, nets_branches.branches])
+def test_sizes_are_inferred_as_a_run_has_them(make: Any) -> None:
+    model = load_calibrated(make())
+    feed = {
+        port.name: np.zeros([n or 1 for n in port.shape or ()], port.dtype) for port in model.inputs
+    }
+    wiring = Wiring(model)
+    got = inferred_sizes(wiring, feed)
+    atoms = [wiring.part(*bounds) for bounds in wiring.atoms()]
+    expected = plan._probed(Sessions(wiring), atoms, feed)
+    assert {name: got[name] for name in expected} == expected
+
+
+def test_sizes_that_cannot_be_inferred_come_from_a_run() -> None:
+    x = image()
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["n"], "NonZero_n"),
+        helper.make_node("Cast", ["n"], ["z"], "Cast_z", to=TensorProto.FLOAT),
+        grid("z", 10.0),
+        helper.make_node("ReduceMean", ["z_q"], ["y"], "ReduceMean_y", keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 10, 10))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ())],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    hz_calibration.declare(proto)
+    run = runner(proto, [x])
+    assert "n" not in inferred_sizes(run._wiring, {"x": x})
+    on = ["z_HzCalibration"]
+    expected = brute.values(proto, on, {"x": x}, ["y"])["y"]
+    np.testing.assert_allclose(run.values(0, on)["y"], expected, rtol=1e-6)  # a mean of 900 numbers
