@@ -58,6 +58,14 @@ _FORMS = (
         "the same",
     ),
     (
+        "operators on codes (QOperator format: QLinearConv, QLinearMatMul, and onnxruntime's "
+        "QGemm, QLinearAdd, QLinearMul, QLinearConcat, QLinearAveragePool, "
+        "QLinearGlobalAveragePool, "
+        "QLinearLeakyRelu, QLinearSigmoid, QLinearSoftmax)",
+        "the pairs around the standard operator",
+        "the same",
+    ),
+    (
         "codes that go elsewhere, other grids on both sides, scales in blocks",
         "none: ordinary nodes",
         "refused by name",
@@ -66,11 +74,72 @@ _FORMS = (
 """In the file, calibration node, in HBIR."""
 
 
+_OPERATORS = (
+    (
+        "LayerNormalization, InstanceNormalization, GroupNormalization, Einsum",
+        "the parts that a prepared torch model has; an Einsum with a diagonal (`ii->i`) is refused "
+        "by its equation",
+    ),
+    (
+        "DepthToSpace, SpaceToDepth; GatherND with constant indices",
+        "elements move, codes as codes",
+    ),
+    (
+        "ScatterND, ScatterElements with constant indices (a slice that is assigned)",
+        "a Concat of data and updates, and a Gather",
+    ),
+    (
+        "MaxPool, AveragePool of rows; pads that differ, `ceil_mode`",
+        "pools of maps of height 1; a Pad, and for averages the share of what counts",
+    ),
+    ("LSTM, GRU, RNN", "their steps, one after the other, in float on the CPU"),
+    (
+        "OneHot, Hardmax, LpNormalization, GlobalLpPool, MeanVarianceNormalization, "
+        "ThresholdedRelu, IsNaN",
+        "comparisons, sums and tables",
+    ),
+)
+"""In the file, in HBIR."""
+
+_RESIZES = (
+    (
+        "two spatial axes of a map, linear, `half_pixel` or `align_corners` (`pytorch_half_pixel`, "
+        "but to one row), step = ratio of the sizes",
+        "the BPU's bilinear operator",
+    ),
+    (
+        "two spatial axes, nearest that takes element `floor(o * in / out)`, or the one nearest to "
+        "the middle",
+        "the BPU's nearest operator",
+    ),
+    ("nearest by any other rule, of any axes", "a Gather for each axis: codes move"),
+    (
+        "linear or cubic by any other rule (`asymmetric`, `half_pixel_symmetric`, `antialias`, "
+        "other scales and axes)",
+        "a product with a constant matrix for each axis",
+    ),
+    (
+        "`tf_crop_and_resize`; `align_corners` with a scale that is not the ratio of the sizes, "
+        "where runtimes differ",
+        "refused",
+    ),
+)
+"""Rule, way."""
+
+
+def _table(head: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:
+    lines = (head, ("---",) * len(head), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+_OPERATOR_TABLE = _table(("in the file", "in HBIR"), _OPERATORS)
+_RESIZE_TABLE = _table(("rule", "way"), _RESIZES)
+
+
 def page() -> str:
     """The text, in Markdown."""
-    rows = "".join(f"| {' | '.join(row)} |\n" for row in _FORMS)
-    head = "| in the file | calibration node | in HBIR |\n|---|---|---|\n"
-    return f"{_BEFORE}{head}{rows}{_AFTER}"
+    table = _table(("in the file", "calibration node", "in HBIR"), _FORMS)
+    return f"{_BEFORE}{table}{_AFTER}"
 
 
 _BEFORE = f"""# ONNX files of other tools
@@ -116,15 +185,29 @@ print(integers[0].feed({{"x": np.array([[-3.0, 0.25, 1.0, 99.0]], np.float32)}})
   `feed` takes and gives dicts by name.
 * Opsets {OLDEST} to the newest of the installed onnx are brought to {OPSET}. Functions are
   replaced by their bodies, constants are folded; an If that constants or sizes decide is the
-  branch that it takes, one that an input decides is refused with the input's name. Nodes and tensors keep their names. A node without a name is called
-  `<op type>_<index in the graph>`, the second node of a name `<name>_1`. Sizes must be known: a
-  symbolic first size is a free batch, others are given as `input_shapes`.
+  branch that it takes, one that an input decides is refused with the input's name. Nodes and
+  tensors keep their names. A node without a name is called `<op type>_<index in the graph>`, the
+  second node of a name `<name>_1`. Sizes must be known: a
+  symbolic first size is a free batch, others are given as `input_shapes`. Nodes may stand in any
+  order.
+* Operators of newer opsets (Attention, RMSNormalization, Swish, ...) are replaced by what the
+  standard defines them by. Upsample, and Resize of opset 10, keep the rule of their opset
+  (`asymmetric`). Operators that onnxruntime's optimizer writes (`com.microsoft`: Gelu, BiasGelu,
+  FastGelu, QuickGelu, FusedConv, FusedGemm, FusedMatMul, SkipLayerNormalization) are the standard
+  ones they stand for.
+* Elements are float32; a model in half or double precision is refused with what to do.
 * An operator that has no integer form (or none of its dtype, like a bilinear resize of codes with a
   zero point) runs in float on the CPU between its neighbours, as the file says; the conversion
   report lists it.
 * Limits on dtypes are checked for every operator, limits on shapes for convolutions, linear layers,
   matmul and pools.
 
+## Operators that become others
+
+{_OPERATOR_TABLE}
+A Resize takes the way that its rule allows:
+
+{_RESIZE_TABLE}
 ## Calibrated models
 
 `HzCalibration` is the toolchain's calibration node: an activation on its grid, or a constant weight

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from qtune.cli.first_checks import Entry, first_checks, metric_name
 from qtune.cli.models import is_onnx, march_of, torch_threads
@@ -94,7 +95,9 @@ def _table(args: argparse.Namespace, folder: Path, march: str) -> ModelTable:
         if spec is not None and ":" not in spec:
             option = _OPTIONS[key]
             raise InputError(f"{option}: expected module:name, such as nets:make, but got {spec!r}")
-    specs = {key: _from(spec, folder) for key, spec in given.items() if spec is not None}
+    specs: dict[str, Any] = {
+        key: _from(spec, folder) for key, spec in given.items() if spec is not None
+    }
     return ModelTable(march=march, **specs)
 
 
@@ -111,7 +114,9 @@ def _onnx_table(args: argparse.Namespace, folder: Path, march: str) -> ModelTabl
         "inputs": args.inputs or args.calibration,
         "evaluate": args.evaluate,
     }
-    specs = {key: _place(spec, folder) for key, spec in given.items() if spec is not None}
+    specs: dict[str, Any] = {
+        key: _place(spec, folder) for key, spec in given.items() if spec is not None
+    }
     return ModelTable(march=march, **specs)
 
 

@@ -21,12 +21,27 @@ _OF_BUILD = ("cali_data", "name_prefix", "debug_methods")
 
 def run(args: argparse.Namespace) -> Outcome:
     """Build, or check on random data, the model that the options name."""
+    _check_options(args)
     given, ignored = _arguments(args)
     if args.action == "check":
         given = {key: value for key, value in given.items() if key not in _OF_BUILD}
     is_check = args.action == "check"
     result = build_model(**given, verbose=False, return_builder=True, check_mode=is_check)
     return _outcome(args, given, result, ignored)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """What only a build looks at is no option of check; MODEL is a file."""
+    unused = {
+        "--data": args.data,
+        "--out": args.out,
+        "--dump-calibration-data": args.dump_calibration_data or None,
+    }
+    for name, value in unused.items():
+        if args.action == "check" and value is not None:
+            raise InputError(f"{name}: check takes random data and writes nothing; leave it out")
+    if args.model is not None and not Path(args.model).is_file():
+        raise InputError(f"MODEL: there is no file {args.model}")
 
 
 def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -50,6 +65,12 @@ def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...
     found |= {key: value for key, value in options.items() if value is not None}
     if "onnx_model" not in found:
         raise InputError("MODEL: give the path of the ONNX file, or --config")
+    given = (args.config, args.data, args.quant_config)
+    if args.action == "build" and given == (None, None, None):
+        raise InputError(
+            "--data: give the folder of the calibration data, <input>/<i>.npy; qtune onnx check "
+            "takes random data and says what the march runs"
+        )
     found.setdefault("march", os.environ.get(MARCH_VARIABLE) or DEFAULT_MARCH)
     found.setdefault("name_prefix", Path(found["onnx_model"]).stem)
     return found, ignored

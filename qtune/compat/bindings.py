@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from qtune.compat.roots import TOPS, TOPS_LEFT_OUT, TORCH_NAMES, TORCH_ROOTS
+from qtune.compat.roots import LEFT_OUT, TOPS, TOPS_LEFT_OUT, TORCH_NAMES, TORCH_ROOTS
 
 StarNames = Callable[[str], tuple[str, ...]]
 _Scope = dict[str, str | None]
@@ -38,6 +38,12 @@ def is_served(dotted: str) -> bool:
     if dotted.partition(".")[0] in (*TOPS, *TOPS_LEFT_OUT):
         return True
     return any(dotted == f"{root}.{name}" for root in TORCH_ROOTS for name in TORCH_NAMES)
+
+
+def _left_out_of(module: str) -> list[str]:
+    """Names that qtune lacks and that a module of the toolchain may have."""
+    inside = [name.removeprefix(f"{module}.") for name in LEFT_OUT if name not in TOPS_LEFT_OUT]
+    return [name for name in inside if name.isidentifier()]
 
 
 class _Walker(ast.NodeVisitor):
@@ -81,12 +87,24 @@ class _Walker(ast.NodeVisitor):
         for alias in node.names:
             if alias.name == "*":
                 self._use(node.module, node, is_import=True)
-                brought = self._star_names(node.module)
-                self._scopes[-1].update({name: f"{node.module}.{name}" for name in brought})
+                self._star(node.module)
                 continue
             dotted = f"{node.module}.{alias.name}"
             self._use(dotted, node, is_import=True)
             self._scopes[-1][alias.asname or alias.name] = dotted
+
+    def _star(self, module: str) -> None:
+        """What a star brings, and what only the toolchain's brings: its use is a missing name.
+
+        Another module's star may bring anything, so such a name may be its own.
+        """
+        scope = self._scopes[-1]
+        if not is_served(module):
+            scope.update(dict.fromkeys(_left_out_of(""), None))
+            return
+        scope.update({name: f"{module}.{name}" for name in self._star_names(module)})
+        for name in _left_out_of(module):
+            scope.setdefault(name, f"{module}.{name}")
 
     def visit_Call(self, node: ast.Call) -> None:
         if ast.unparse(node.func) in ("importlib.import_module", "import_module") and node.args:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
-from qtune.compat.roots import LEFT_OUT, PAGE, ROOTS, Root, children
+from qtune.compat.roots import LEFT_OUT, PAGE, ROOTS, TORCH_ROOTS, Root, children
 from qtune.errors import MissingNameError
 
 
@@ -59,11 +59,16 @@ def _is_own(module: ModuleType, name: str, value: Any) -> bool:
 
 
 def names_of(root: Root) -> tuple[str, ...]:
-    """All that is served under a root, its modules first."""
+    """All that is served under a root, its modules first, what is made on demand last."""
     target = target_of(root)
-    public = public_names(target) if target is not None else ()
+    public = [*public_names(target), *_on_demand(root, target)] if target is not None else ()
     served = (name for name in public if not root.only or name in root.only)
     return tuple(dict.fromkeys([*children(root.alias), *served]))
+
+
+def _on_demand(root: Root, target: ModuleType) -> Iterator[str]:
+    made = (name for name in dir(target) if not name.startswith("_") and name not in vars(target))
+    return (name for name in made if _is_like(root, name))
 
 
 def missing(dotted: str) -> MissingNameError:
@@ -98,7 +103,9 @@ def nearest(dotted: str) -> tuple[str, str]:
 
 def nearest_in(alias: str, name: str) -> str:
     """The dotted name most like ``name`` in one served module; empty if none is alike."""
-    close = get_close_matches(name, names_of(ROOTS[alias]), n=1)
+    names = names_of(ROOTS.get(alias) or TORCH_ROOTS[alias])
+    same = [found for found in names if found.lower() == name.lower()]
+    close = same or get_close_matches(name, names, n=1)
     return f"{alias}.{close[0]}" if close else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import tokenize
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 from qtune.compat.bindings import Place, uses
 from qtune.compat.names import find, names_of, nearest
 from qtune.compat.roots import ROOTS, TORCH_ROOTS, Root
+from qtune.compat.script import refuse_notebook
 from qtune.errors import ArgumentError
 
 
@@ -67,25 +69,43 @@ def compat_report(paths: Sequence[str | Path]) -> CompatReport:
     """Read scripts and look up every toolchain name in them.
 
     Names are followed from imports through attributes to modules, and to members of enums and
-    classes (``March.NASH_E``). Raises ``ArgumentError`` for a file that can't be read or parsed.
+    classes (``March.NASH_E``). A folder stands for all ``.py`` files in it and below. Raises
+    ``ArgumentError`` for a file that can't be read or parsed, a notebook, and a folder without a
+    script.
     """
     places: dict[str, list[tuple[str, int]]] = {}
-    for path in paths:
-        for place in uses(_tree(Path(path)), _star_names):
+    files = [file for path in paths for file in _scripts(Path(path))]
+    for path in files:
+        for place in uses(_tree(path), _star_names):
             where = (str(path), place.line)
             known = places.setdefault(_whole_name(place), [])
             if where not in known:
                 known.append(where)
     names = tuple(_look_up(name, tuple(where)) for name, where in sorted(places.items()))
-    return CompatReport(tuple(map(str, paths)), names)
+    return CompatReport(tuple(map(str, files)), names)
+
+
+def _scripts(path: Path) -> list[Path]:
+    """The file, or those of a folder; hidden folders and virtual environments hold none of it."""
+    if not path.is_dir():
+        return [path]
+    found: list[Path] = []
+    for folder, inside, files in os.walk(path):
+        is_environment = "pyvenv.cfg" in files
+        inside[:] = sorted(n for n in inside if not (is_environment or n.startswith(".")))
+        found += [Path(folder, name) for name in sorted(files) if name.endswith(".py")]
+    if not found:
+        raise ArgumentError(f"there is no script (*.py) in the folder {path}")
+    return found
 
 
 def _tree(path: Path) -> ast.Module:
+    refuse_notebook(path)
     try:
         with tokenize.open(path) as file:
             return ast.parse(file.read(), str(path))
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"compat-report: can't read {path} as a script: {error}") from None
+        raise ArgumentError(f"can't read {path} as a script: {error}") from None
 
 
 def _star_names(module: str) -> tuple[str, ...]:

@@ -54,6 +54,9 @@ _PLUGIN = (
 )
 """Modules of horizon_plugin_pytorch that qtune has under the same name."""
 
+_PRINTED = {"conv2d": ("Conv2d",), "relu": ("ReLU",), "stubs": ("QuantStub", "DeQuantStub")}
+"""Modules of nn.qat that the documents show in printed types, so that scripts import from them."""
+
 _DEBUGGER = "qtune.onnx_debug"
 
 
@@ -61,6 +64,8 @@ def _roots() -> Iterator[Root]:
     yield Root("horizon_plugin_pytorch", "qtune")
     for name in _PLUGIN:
         yield Root(f"horizon_plugin_pytorch.{name}", f"qtune.{name}")
+    for name, classes in _PRINTED.items():
+        yield Root(f"horizon_plugin_pytorch.nn.qat.{name}", "qtune.nn.qat", only=classes)
     quantized = "qtune.nn.quantized"
     yield Root("horizon_plugin_pytorch.nn.quantized", quantized, like="qtune.nn.qat")
     yield Root("horizon_plugin_profiler", "qtune.profiler")

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
+from zipfile import is_zipfile
 
 from qtune.compat.install import CHOICES, install
 from qtune.errors import ArgumentError
@@ -44,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"{error}\n")
             return _CANNOT_OPEN
         shown = error.with_traceback(_of_the_script(error.__traceback__))
+        if isinstance(error, ImportError) and shown.__traceback__ is None:  # runpy found no such
+            sys.stderr.write(f"qtune.compat: {error}\n")
+            return _FAILED
         sys.excepthook(type(shown), shown, shown.__traceback__)
         return _end(error)
     return 0
@@ -74,6 +78,8 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module and its ARGS")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="a file and its ARGS")
     args = parser.parse_args(argv)
+    if args.script[:1] == ["--"]:
+        del args.script[0]
     if not (args.module or args.script):
         parser.error("give a SCRIPT, or -m MODULE")
     return args
@@ -81,16 +87,15 @@ def _read(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _ready(args: argparse.Namespace, stack: ExitStack) -> Callable[[], dict[str, Any]]:
     """Prepare the process for the script; return the call that runs it."""
-    stack.enter_context(install(args.prefer))
     if args.module:
-        stack.enter_context(_process(args.module, str(Path.cwd())))
+        stack.enter_context(_process(args.module, str(Path.cwd()), args.prefer))
         return partial(runpy.run_module, args.module[0], run_name=_MAIN, alter_sys=True)
     path = Path(args.script[0]).absolute()
-    if path.is_dir():
-        stack.enter_context(_process(args.script, str(path)))
-        return partial(runpy.run_path, str(path), run_name=_MAIN)
+    if path.is_dir() or is_zipfile(path):
+        stack.enter_context(_process(args.script, str(path), args.prefer))
+        return partial(runpy.run_path, args.script[0], run_name=_MAIN)
     code = _code(path)
-    stack.enter_context(_process(args.script, str(path.resolve().parent)))
+    stack.enter_context(_process(args.script, str(path.resolve().parent), args.prefer))
     names = vars(stack.enter_context(_main_module(path)))
 
     def execute() -> dict[str, Any]:
@@ -101,6 +106,7 @@ def _ready(args: argparse.Namespace, stack: ExitStack) -> Callable[[], dict[str,
 
 
 def _code(path: Path) -> CodeType:
+    refuse_notebook(path)
     try:
         with io.open_code(str(path)) as file:
             source = file.read()
@@ -109,14 +115,27 @@ def _code(path: Path) -> CodeType:
     return compile(source, str(path), "exec", dont_inherit=True)  # our own __future__ is not its
 
 
+def refuse_notebook(path: Path) -> None:
+    """``ArgumentError`` for a notebook: its text is JSON, and often Python by accident."""
+    if path.suffix == ".ipynb":
+        raise ArgumentError(
+            f"qtune.compat: {path} is a notebook, not a script; make one of it with "
+            f"jupyter nbconvert --to script {path.name}, or call qtune.compat.install() in a cell"
+        )
+
+
 @contextmanager
-def _process(argv: Sequence[str], folder: str) -> Iterator[None]:
-    """``sys.argv`` and the first entry of ``sys.path`` as the script expects them."""
+def _process(argv: Sequence[str], folder: str, prefer: str | None) -> Iterator[None]:
+    """``sys.argv``, the first entry of ``sys.path`` and the names as the script expects them.
+
+    The folder first: a package of the toolchain that lies there is an installed one.
+    """
     before = sys.argv, list(sys.path)
     sys.argv = list(argv)
     sys.path.insert(0, folder)
     try:
-        yield
+        with install(prefer):
+            yield
     finally:
         sys.argv, sys.path[:] = before
 

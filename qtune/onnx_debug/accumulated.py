@@ -14,6 +14,7 @@ from qtune.onnx_debug.build.named import flag
 from qtune.onnx_debug.calibrated import ACTIVATION, WEIGHT, CalibratedModel
 from qtune.onnx_debug.data import CalibrationDataSet, Given
 from qtune.onnx_debug.distribution_stream import runner_of
+from qtune.onnx_debug.document_order import also_in_document_order
 from qtune.onnx_debug.metrics import DEFAULT, OnnxMetric, is_comparable
 from qtune.onnx_debug.metrics import metric as metric_of
 from qtune.onnx_debug.runner import Runner
@@ -40,6 +41,15 @@ class AccumulatedError:
     file: Path
 
 
+@also_in_document_order(
+    "save_dir",
+    "calibrated_data",
+    "model_or_file",
+    "quantize_node",
+    "non_quantize_node",
+    "metric",
+    "average_mode",
+)
 def plot_acc_error(
     calibrated_data: Given | CalibrationDataSet | Runner,
     model_or_file: Any,

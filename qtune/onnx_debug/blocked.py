@@ -9,6 +9,7 @@ the optimizer makes of a small model; where that is none that we know, nothing i
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ Shape = tuple[int, ...]
 DOMAIN = "com.microsoft.nchwc"
 _BLOCKS = (16, 8)
 _ALIGNED = 4  # input channels that the runtime pads to whole blocks are a multiple of this
-_LARGE_BYTES = 1024  # from here on constants are no part of what the optimizer looks for
+_LARGE = 256  # elements of a constant that is no part of what the optimizer looks for
 _UNUSUAL = ("dilations", "ceil_mode", "storage_order")  # of pooling
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 
@@ -128,14 +129,14 @@ def _equal(a: Array, b: Array | None) -> bool:
 class Rewriting:
     """The nodes of a part, rewritten one after another by :meth:`add`, then :meth:`end`.
 
-    ``weights``: float32 constants and outputs of calibration nodes of such. ``channels``: of the
-    part's inputs that are float32 images. ``shapes``: of tensors that are known to have these in
-    each run, as far as whether two of them are equal. ``uses``: how often each is read, as an
-    output of the part, too. ``taken``: all names. The result are ``nodes``, ``forms`` by input of
-    the session, and ``fixed``: the channels that its other inputs must have.
+    ``weights``: sizes of the float32 constants and of outputs of calibration nodes of such.
+    ``channels``: of the part's inputs that are float32 images. ``shapes``: of tensors that are
+    known to have these in each run, as far as whether two of them are equal. ``uses``: how often
+    each is read, as an output of the part, too. ``taken``: all names. The result are ``nodes``,
+    ``forms`` by input of the session, and ``fixed``: the channels that its other inputs must have.
     """
 
-    weights: Mapping[str, Array]
+    weights: Mapping[str, Shape]
     channels: Mapping[str, int]
     shapes: Mapping[str, Shape]
     uses: Mapping[str, int]
@@ -174,12 +175,13 @@ class Rewriting:
     def _conv(self, node: onnx.NodeProto) -> bool:
         block = block_of_machine()
         x, weight, bias = (*node.input, "")[:3]
-        array = self.weights.get(weight)
-        if not block or array is None or not _fits(array, self.weights.get(bias), bool(bias)):
+        shape = self.weights.get(weight, ())
+        is_fit = len(shape) == 4 and (not bias or self.weights.get(bias) == shape[:1])
+        if not block or not is_fit:
             return False
         groups = next((a.i for a in node.attribute if a.name == "group"), 1)
         channels = self._blocked[x][1] if x in self._blocked else self.channels.get(x)
-        out, inner = array.shape[:2]
+        out, inner = shape[:2]
         if channels is None or inner * groups != channels:
             return False
         is_depthwise = inner == 1 and out == groups and out % block == 0
@@ -240,9 +242,8 @@ class Rewriting:
     def _product(self, node: onnx.NodeProto) -> bool:
         """With the weight as an input: packing it costs more than it saves in some runs."""
         weight = node.input[1]
-        array = self.weights.get(weight)
-        is_large = array is not None and array.ndim > 1 and array.nbytes >= _LARGE_BYTES
-        if array is None or not is_large or array.dtype != np.float32:
+        shape = self.weights.get(weight, ())
+        if len(shape) < 2 or math.prod(shape) < _LARGE:
             return False
         self._as_it_is(node, {weight: self._input(Form(weight))})
         return True
@@ -279,14 +280,6 @@ class Rewriting:
         name = free_name(f"{stem}_blocked", self.taken)
         self.taken.add(name)
         return name
-
-
-def _fits(weight: Array, bias: Array | None, has_bias: bool) -> bool:
-    if weight.ndim != 4 or weight.dtype != np.float32:
-        return False
-    if not has_bias:
-        return True
-    return bias is not None and bias.dtype == np.float32 and bias.shape == weight.shape[:1]
 
 
 def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:

@@ -15,6 +15,7 @@ from qtune.onnx_debug.channels_values import ChannelValues
 from qtune.onnx_debug.chosen import CALIBRATION, chosen_nodes
 from qtune.onnx_debug.data import CalibrationDataSet, Given
 from qtune.onnx_debug.distribution_stream import Subject, picture, runner_of, stream, subjects
+from qtune.onnx_debug.document_order import also_in_document_order
 from qtune.onnx_debug.pictures_boxes import draw_boxes
 from qtune.onnx_debug.runner import Runner
 from qtune.report.files import check_folder
@@ -22,6 +23,7 @@ from qtune.report.files import check_folder
 Array = np.ndarray[Any, Any]
 
 
+@also_in_document_order("save_dir", "model_or_file", "calibrated_data", "nodes_list", "axis")
 def get_channelwise_data_distribution(
     model_or_file: Any,
     calibrated_data: Given | CalibrationDataSet | Runner,

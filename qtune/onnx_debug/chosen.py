@@ -50,17 +50,20 @@ def _wrong(
     hint = f"close matches: {', '.join(near)}" if near else f"there are {_some(allowed)}"
     if name in known:
         return ArgumentError(f"{argument}: {name} is an {known[name]}, expected a {wanted}; {hint}")
-    makers = [item for item in _makers(model, name) if item in allowed]
-    if makers:
-        hint = f"it is the name of a tensor, which {makers[0]} makes"
+    at = next((item for item in _at_tensor(model, name) if item[0] in allowed), None)
+    if at is not None:
+        hint = f"it is the name of a tensor, which {at[0]} {at[1]}"
     return ArgumentError(f"{argument}: the model has no {wanted} {name!r}; {hint}")
 
 
-def _makers(model: CalibratedModel, tensor: str) -> list[str]:
-    """What gives the tensor, or reads it to calibrate it."""
-    nodes = [node.name for node in model.nodes if tensor in node.outputs]
+def _at_tensor(model: CalibratedModel, tensor: str) -> list[tuple[str, str]]:
+    """What makes the tensor, and what calibrates it."""
     items = model.calibrations.values()
-    return nodes + [item.name for item in items if tensor == item.output]
+    return [
+        *((node.name, "makes") for node in model.nodes if tensor in node.outputs),
+        *((item.name, "makes") for item in items if tensor == item.output),
+        *((item.name, "reads") for item in items if tensor == item.source),
+    ]
 
 
 def _some(names: Sequence[str], most: int = 8) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupted. Tables and the names of written files go to standard output, all else to standard
     error.
     """
+    if argv is None:
+        _escape_unencodable()
     try:
         args = read(sys.argv[1:] if argv is None else argv)
     except SystemExit as error:  # --help, --version and wrong usage, which argparse has told
@@ -71,7 +74,7 @@ def _unknown(word: str, command: Subcommand) -> str:
         flags = [f for option in command.options for f in option.flags if "_" not in f]
         near = get_close_matches(word.partition("=")[0], flags, n=1)
         return f"unrecognized arguments: {word}" + (f"; did you mean {near[0]}?" if near else "")
-    hint = 'put quotes around a list, "[a,b]": the shell reads brackets as a pattern of file names'
+    hint = 'if it is of a list, quote the list, "[a,b]": brackets are a pattern of the shell'
     return f"unrecognized arguments: {word}; {hint}"
 
 
@@ -175,6 +178,13 @@ def written(result: Any) -> list[Path]:
 def _failed(command: Subcommand, message: str, status: int) -> int:
     _say(f"{_PROG} {command.name}: {message}")
     return status
+
+
+def _escape_unencodable() -> None:
+    """Names of nodes are in any script, a terminal or file may not be: ``\\u4e2d`` then."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _say(line: str) -> None:

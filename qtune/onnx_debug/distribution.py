@@ -21,6 +21,7 @@ from qtune.onnx_debug.distribution_stream import (
     stream,
     subjects,
 )
+from qtune.onnx_debug.document_order import also_in_document_order
 from qtune.onnx_debug.pictures_histograms import Panel, draw_histograms
 from qtune.onnx_debug.runner import Runner
 from qtune.report.files import check_folder
@@ -35,6 +36,7 @@ _TITLES = {
 }
 
 
+@also_in_document_order("save_dir", "model_or_file", "calibrated_data", "nodes_list")
 def plot_distribution(
     model_or_file: Any,
     calibrated_data: Given | CalibrationDataSet | Runner,

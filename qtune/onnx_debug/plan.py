@@ -97,7 +97,8 @@ def _probed(sessions: Sessions, atoms: list[Part], feed: Mapping[str, Array]) ->
     """The sizes of all tensors that nodes make, from a run of ``feed``."""
     wiring = sessions.wiring
     last = {wiring.root(n): i for i, names in enumerate(wiring.reads) for n in names}
-    values, sizes = dict(feed), {}
+    values = dict(feed)
+    sizes: dict[str, Shape] = {}
     for atom in atoms:
         values = {name: array for name, array in values.items() if last.get(name, -1) >= atom.first}
         given = {name: _float(sessions, values, name) for name in (*atom.inputs, *atom.weights)}

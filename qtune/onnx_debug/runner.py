@@ -5,7 +5,7 @@ segments are run that get other values than they got then: one with a node insid
 atom by atom, with the calibration between the atoms; the others are sessions as large as pays. A
 value that calibration leaves as it was counts as unchanged: nothing behind it is run, and the
 result is that of the float run, bit by bit. Elsewhere float arithmetic in another order (sessions
-of other sizes, atoms whose weights are not packed) differs by some units in the last place.
+of other sizes and other operators) differs by some units in the last place.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _Way = tuple[dict[Segment | None, list[str]], list[Segment]]
 class Runner:
     """``model`` on the items of ``data``, with chosen calibration nodes on.
 
-    Sessions of onnxruntime (one thread) are made once, when they are first needed. The float
-    weights are in memory once, and twice more as onnxruntime packs them, for segments and for
-    atoms; of the data one item's tensors at the cuts, and up to 256 MB of those between atoms. The
-    same call gives the same bits, whatever was run before.
+    Sessions of onnxruntime (one thread) are made once, when they are first needed, one for all
+    parts of the same structure. The float weights are in memory once more than in the model, in
+    the form that sessions take (:mod:`qtune.onnx_debug.blocked`); of the data one item's tensors
+    at the cuts, and up to 256 MB of those between atoms. Calibrated weights that are asked for
+    again are kept, up to 64 MB. The same call gives the same bits, whatever was run before.
     """
 
     def __init__(self, model: CalibratedModel, data: CalibrationDataSet) -> None:

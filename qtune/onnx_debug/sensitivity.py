@@ -130,7 +130,13 @@ def switches_of(model: CalibratedModel, name: str) -> tuple[str, ...]:
 def outputs_of(model: CalibratedModel, output_node: str | None) -> list[str]:
     """The tensors that are compared: of ``output_node``, or the model's outputs."""
     if output_node is None:
-        return [port.name for port in model.outputs if is_comparable(port.dtype)]
+        found = [port.name for port in model.outputs if is_comparable(port.dtype)]
+        if not found:
+            raise ArgumentError(
+                "the outputs of the model hold no numbers to compare; give output_node, or a model "
+                "that ends before them"
+            )
+        return found
     if not isinstance(output_node, str):
         raise ArgumentError(f"output_node: expected the name of one node; got {output_node!r}")
     (name,) = chosen_nodes(model, output_node, "output_node", (NODE,))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from qtune.onnx_debug.segments import Shape, Wiring
 
@@ -55,9 +55,9 @@ def _skeleton(wiring: Wiring, feed: Mapping[str, Array]) -> onnx.ModelProto:
         _info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in feed.items()
     ]
-    small = [t for t in wiring.constants.values() if math.prod(t.dims) <= _MOST_ELEMENTS]
-    few = {tensor.name for tensor in small}
+    few = {n: t for n, t in wiring.constants.items() if math.prod(t.dims) <= _MOST_ELEMENTS}
     inputs += [_info(n, t.data_type, t.dims) for n, t in wiring.constants.items() if n not in few]
+    small = [numpy_helper.from_array(wiring.array(name), name) for name in few]
     outputs = [onnx.ValueInfoProto(name=name) for name in wiring.outputs if name in wiring.maker]
     source = wiring.model.proto
     graph = helper.make_graph(nodes, "sizes", [*inputs, *stored.values()], outputs, small)

@@ -53,6 +53,8 @@ class Sessions:
 
         ``others``: of :meth:`moved_weights`.
         """
+        if not part.outputs:  # nodes whose results nobody reads
+            return {}
         session = self._session_of(part, feed, is_open=False)
         weights = {name: self._in_its_form(form) for name, form in session.forms.items()}
         return session.run({**feed, **weights, **(others or {})}, part.outputs)
@@ -65,6 +67,8 @@ class Sessions:
         Only weights that they change; ``None`` where a weight is no input of the session. To be
         used before the next call, since their memory is used again.
         """
+        if not part.outputs:
+            return {}
         session = self._session_of(part, feed, is_open=False)
         sources = {form.source for form in session.forms.values()}
         if not sources.issuperset(on) or not session.names.keys().isdisjoint(on):
@@ -204,7 +208,7 @@ class Sessions:
         sizes = {name: self.sizes.get(wiring.root(name), ()) for name in names}
         fixed = wiring.constants.keys() | set(part.weights)
         made = Rewriting(
-            weights={n: self.float_form(n) for n in names if n in fixed},
+            weights={n: s for n in names if n in fixed and (s := self._float_sizes(n)) is not None},
             channels={name: sizes[name][1] for name in part.inputs if len(sizes[name]) == 4},
             shapes=sizes,
             uses=uses,
@@ -214,6 +218,15 @@ class Sessions:
             made.add(node)
         made.end(part.outputs)
         return made
+
+    def _float_sizes(self, weight: str) -> Shape | None:
+        """The sizes of a weight that is float32 with its calibration nodes off, else ``None``."""
+        wiring = self.wiring
+        codes = next((item for item in wiring.chain(weight) if item.is_stored), None)
+        tensor = wiring.constants[wiring.root(weight)]
+        typed = tensor if codes is None else wiring.constants.get(codes.nodes[-1].input[1])
+        is_float = typed is not None and typed.data_type == onnx.TensorProto.FLOAT
+        return tuple(tensor.dims) if is_float else None
 
 
 def _is_own(item: CalibrationNode) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
-from qtune.arith.quantize import in_range
+from qtune.arith.quantize import channel_scale, in_range
 from qtune.dtype import quant_dtype
 from qtune.hbir.onnx_import.pairs import QUANTIZERS
 from qtune.onnx_debug.calibrated import WEIGHT, CalibratedModel, CalibrationNode
@@ -20,21 +21,25 @@ from qtune.testing.clipping import Tally
 from qtune.testing.onnx_ports import dtype_of
 
 Array = np.ndarray[Any, Any]
-_CLIPPED = 1.05
-"""Values beyond so many thresholds are clipped rather than rounded."""
-_CLIPPED_SHARE = 0.01
-"""The same of a grid that may lie on one side of 0, by the share that it clips."""
+
+
+@dataclass(slots=True)
+class Errors(Tally):
+    """A tally with the sums of squared errors: of the values that are clipped, of all others."""
+
+    by_clipping: float = 0.0
+    by_rounding: float = 0.0
 
 
 def onnx_clipping(
     model: CalibratedModel, items: Sequence[CalibrationNode], data: CalibrationDataSet
-) -> dict[str, Tally]:
+) -> dict[str, Errors]:
     """By name what comes to calibration nodes while the model computes in float on ``data``.
 
     Counted as by :func:`qtune.testing.clipping.clipping`. A weight whose codes the file holds has
     no other values, so none of them is clipped.
     """
-    wiring, found = Wiring(model), {item.name: Tally() for item in items}
+    wiring, found = Wiring(model), {item.name: Errors() for item in items}
     by_tensor: dict[str, list[CalibrationNode]] = {}
     for item in items:
         if item.kind != WEIGHT:
@@ -55,21 +60,25 @@ def reach_text(item: CalibrationNode, tally: Tally) -> str:
     return f"{item.name} {covered} inputs reach {tally.reach:.4g}"
 
 
-def is_clipped(item: CalibrationNode, tally: Tally) -> bool:
-    """Whether a larger range helps more than a finer one."""
-    if _is_symmetric(item):
-        return tally.reach > _CLIPPED * item.threshold
-    return tally.share > _CLIPPED_SHARE
+def is_clipped(errors: Errors) -> bool:
+    """Whether a larger range helps more than a finer one: clipping costs more than rounding."""
+    return errors.by_clipping > errors.by_rounding
 
 
 def _is_symmetric(item: CalibrationNode) -> bool:
     return item.nodes[0].op_type not in QUANTIZERS
 
 
-def _count(tally: Tally, values: Array, item: CalibrationNode, wiring: Wiring) -> None:
+def _count(tally: Errors, values: Array, item: CalibrationNode, wiring: Wiring) -> None:
     moved = values + _shift(item, wiring, values.ndim)
-    inside = in_range(moved, item.scales, quant_dtype(dtype_of(item)), item.axis)
+    dtype = quant_dtype(dtype_of(item))
+    inside = in_range(moved, item.scales, dtype, item.axis)
     tally.add(values.shape, inside.size - int(inside.sum()), inside.size)
+    scale = channel_scale(item.scales, moved.astype(np.float64), item.axis)
+    codes = np.clip(np.floor(moved / scale + 0.5), dtype.qmin, dtype.qmax)
+    squares = np.where(np.isfinite(values), (codes * scale - moved) ** 2, 0.0)
+    tally.by_rounding += float(squares[inside].sum())
+    tally.by_clipping += float(squares[~inside].sum())
     finite = np.abs(values[np.isfinite(values)])
     if finite.size:
         tally.reach = max(tally.reach, float(finite.max()))

@@ -15,7 +15,7 @@ from qtune.onnx_debug.sensitivity import outputs_of, sensitivities
 from qtune.profiler.metric import Metric, MetricInfo
 from qtune.testing.clipping import Tally
 from qtune.testing.limits import Limit
-from qtune.testing.onnx_clipping import is_clipped, onnx_clipping, reach_text
+from qtune.testing.onnx_clipping import Errors, is_clipped, onnx_clipping, reach_text
 from qtune.testing.onnx_model import OnnxModel
 from qtune.testing.onnx_ports import dtype_of, users_of
 from qtune.testing.result import LayerResult
@@ -100,9 +100,9 @@ def _layer(item: CalibrationNode, value: float, tally: Tally, limit: Limit) -> L
     )
 
 
-def _advice(item: CalibrationNode, tally: Tally) -> str:
+def _advice(item: CalibrationNode, tally: Errors) -> str:
     """A larger range where values are clipped, more bits where they are rounded."""
-    if is_clipped(item, tally):
+    if is_clipped(tally):
         return (
             f"{reach_text(item, tally)}: calibrate with data like these, or choose a "
             "calibration_type that covers more (max)."

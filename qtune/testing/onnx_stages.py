@@ -15,6 +15,7 @@ import torch
 from qtune.capture.inputs import Inputs
 from qtune.errors import ArgumentError
 from qtune.hbir.module import HbirModule
+from qtune.hbir.onnx_import import source as files
 from qtune.onnx_debug.data import CalibrationDataSet
 from qtune.testing.arguments import Onnx
 from qtune.testing.built_stages import BuiltStages, environment, seeded
@@ -37,8 +38,10 @@ class OnnxStages(BuiltStages):
     or a callable that gives one of these, called with all random generators seeded to 0. A model
     that is calibrated already (HzCalibration nodes or QDQ pairs) takes none: its ``float`` is the
     same model with every calibration off. ``quant_config``: as for
-    ``qtune.onnx_debug.build_model``. ``store`` keeps what was built. ``name`` is the model's name
-    in reports; default: that of the file.
+    ``qtune.onnx_debug.build_model``. ``input_dict``, too: ``{input: {"input_shape": [...]}}``, or
+    the sizes alone, fixes sizes that the file leaves open; a model whose inner shapes are computed
+    from them may need that. ``store`` keeps what was built. ``name`` is the model's name in
+    reports; default: that of the file.
 
     ``float`` and ``optimized`` are run by onnxruntime, ``calibrated`` too. Raises
     ``OnnxImportError`` for what is no model that can be taken, ``ArgumentError`` for data.
@@ -51,12 +54,14 @@ class OnnxStages(BuiltStages):
         *,
         march: str,
         quant_config: Mapping[str, Any] | str | Path | None = None,
+        input_dict: Mapping[str, Any] | None = None,
         name: str | None = None,
         store: Store | None = None,
     ) -> None:
         self._source = model
         self._calibration = calibration
         self._quant_config = quant_config
+        self._input_dict = input_dict
         self._name = name
         super().__init__(march, store)
 
@@ -79,7 +84,17 @@ class OnnxStages(BuiltStages):
                     f"{_CHECK}: {found.name} is calibrated already; leave {name} out, or give the "
                     "float model"
                 )
-        return found
+        return found if self._input_dict is None else self._sized(found)
+
+    def _sized(self, model: OnnxModel) -> OnnxModel:
+        """The model with the sizes that ``input_dict`` fixes."""
+        from qtune.onnx_debug.build.arguments import sizes_of
+        from qtune.onnx_debug.build.optimize import static_sizes
+
+        sizes = static_sizes(model.source_proto, sizes_of(self._input_dict))
+        made = OnnxModel(files.with_sizes(model.source_proto, sizes), model.name)
+        made.path = model.path
+        return made
 
     @property
     def name(self) -> str:

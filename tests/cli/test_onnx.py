@@ -64,11 +64,36 @@ def test_the_toolchains_file_builds_and_options_win(run: Run, folder: Path, mode
 def test_wrong_input_is_one_line(run: Run, folder: Path, model: Path) -> None:
     done = run("onnx", "build", "net.onnx")
     assert done.status == 2
-    assert "give the calibration data" in done.err
+    assert "give the folder of the calibration data" in done.err
     np.save(folder / "data/x/0.npy", np.zeros((1, 3, 8, 7), np.float32))
     done = run("onnx", "build", "net.onnx", "--data", "data")
     assert done.status == 2
     assert "data/x/0.npy has the shape [1, 3, 8, 7], the input 'x' takes [any, 3, 8, 8]" in done.err
     done = run("onnx", "build", "absent.onnx", "--data", "data")
     assert done.status == 2
-    assert "absent.onnx can't be read" in done.err
+    assert "MODEL: there is no file absent.onnx" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("check", "net.onnx", "--data", "data"), "--data: check takes random data and writes not"),
+        (("check", "net.onnx", "--out", "a"), "--out: check takes random data"),
+        (("check", "net.onnx", "--dump-calibration-data"), "--dump-calibration-data: check takes"),
+        (("build", ".", "--data", "data"), "MODEL: there is no file ."),
+        (("build", "net.onnx"), "--data: give the folder of the calibration data"),
+        (("build", "net.onnx", "--data", "data", "--out", ""), "name_prefix: expected a folder"),
+        (("build", "net.onnx", "--data", "data", "--out", "net.onnx/a"), "net.onnx is a file"),
+        (("build", "--config", "gone.yaml"), "--config: gone.yaml can't be read: No such file"),
+        (("build",), "MODEL: give the path of the ONNX file, or --config"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(
+    run: Run, folder: Path, model: Path, words: tuple[str, ...], message: str
+) -> None:
+    before = sorted(folder.rglob("*"))
+    done = run("onnx", *words)
+    assert done.status == 2
+    assert message in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert sorted(folder.rglob("*")) == before

@@ -6,9 +6,11 @@ import importlib
 
 import pytest
 
+import qtune.nn.qat
 import qtune.quantization.qconfig
 from qtune import March
 from qtune.compat import install
+from qtune.compat.alias import AliasModule
 from qtune.compat.roots import LEFT_OUT, PAGE, ROOTS
 from qtune.errors import MissingNameError
 
@@ -41,12 +43,48 @@ def test_classes_are_the_same_objects() -> None:
         assert horizon.__version__ == qtune.__version__
 
 
+def test_a_view_looks_like_a_module() -> None:
+    with install():
+        import hbdk4
+        import horizon_plugin_pytorch as horizon
+
+        assert horizon.__doc__ == f"horizon_plugin_pytorch, served by qtune: {qtune.__doc__}"
+        assert hbdk4.__doc__ is None
+        for name in ("__file__", "__wrapped__", "_private"):  # what inspect and doctest ask for
+            assert not hasattr(horizon, name)
+    with pytest.raises(AttributeError, match="module 'm' has no attribute 'anything'"):
+        _ = AliasModule("m").anything
+
+
 def test_star_import_brings_the_public_names_only() -> None:
     names: dict[str, object] = {}
     with install():
         exec("from horizon_plugin_pytorch.quantization.qconfig_setter import *", names)
     assert {"QconfigSetter", "ModuleNameTemplate", "LoadFromFileTemplate"} <= names.keys()
     assert "annotations" not in names
+
+
+def test_star_import_brings_what_is_made_on_demand_too() -> None:
+    names: dict[str, object] = {}
+    with install():
+        exec("from horizon_plugin_pytorch.nn.qat import *", names)
+    assert {"Conv2d", "ReLU", "QuantStub", "Linear"} <= names.keys()
+    assert names["Conv2d"] is qtune.nn.qat.Conv2d
+
+
+def test_classes_are_found_at_the_path_that_their_printed_types_show() -> None:
+    with install():
+        from horizon_plugin_pytorch.nn import qat
+        from horizon_plugin_pytorch.nn.qat.conv2d import Conv2d
+        from horizon_plugin_pytorch.nn.qat.relu import ReLU
+        from horizon_plugin_pytorch.nn.qat.stubs import DeQuantStub, QuantStub
+
+        assert [Conv2d, ReLU] == [qat.Conv2d, qat.ReLU]
+        assert [QuantStub, DeQuantStub] == [qat.QuantStub, qat.DeQuantStub]
+        with pytest.raises(
+            MissingNameError, match=r"Nearest: horizon_plugin_pytorch\.nn\.qat\.Lin"
+        ):
+            importlib.import_module("horizon_plugin_pytorch.nn.qat.linear")
 
 
 def test_what_is_set_on_a_view_stays_there() -> None:

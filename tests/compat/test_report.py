@@ -129,6 +129,13 @@ def test_the_command_fails_for_a_missing_name(
     assert name["exists"] is False
     assert name["nearest"] == "horizon_plugin_pytorch.qint8"
     assert name["places"] == [{"file": bad, "line": 1}]
+    assert (name["counterpart"], name["reason"]) == (None, None)
+    assert main(["compat-report", good, "--json"]) == 0
+    (name,) = json.loads(capsys.readouterr().out)["result"]["names"]
+    assert [name[key] for key in ("exists", "counterpart", "nearest", "reason")] == [
+        *(True, "qtune.qint8"),
+        *(None, None),
+    ]
 
 
 def test_a_script_without_the_toolchain_uses_nothing(tmp_path: Path) -> None:
@@ -187,3 +194,99 @@ def test_names_are_read_as_python_binds_them(tmp_path: Path) -> None:
 def test_a_module_of_the_users_own_is_not_the_toolchains(tmp_path: Path) -> None:
     text = "import plot_opinfo\nfrom find_bad_case import main\nfrom . import hbdk4\nhbdk4.x\n"
     assert not report_of(tmp_path, text).names
+
+
+EVERYWHERE = """
+import importlib
+import horizon_plugin_pytorch.quantization
+from hbdk4 import compiler
+from hbdk4.compiler import load as hidden, save as seen
+from . import hidden
+from .mine import other as hidden
+
+hidden.nothing  # the script's own
+horizon_plugin_pytorch.mark = horizon_plugin_pytorch.qint8
+first: horizon_plugin_pytorch.qint16 = compiler.convert
+(second := compiler.compile)
+print("hbdk4.nothing", importlib.import_module("hbdk4.nowhere.deep"))
+importlib.import_module()
+lines = [compiler.link(x) for x in seen if compiler.visualize(x)]
+table = {compiler.statistics: compiler.hbm_perf for x in ()}
+call = lambda x=compiler.Hbm: horizon_plugin_pytorch.get_march
+
+
+@horizon_plugin_pytorch.utils.deco
+class C(horizon_plugin_pytorch.March, metaclass=horizon_plugin_pytorch.nn.Meta):
+    compiler = None
+    compiler.nothing
+
+    @horizon_plugin_pytorch.jit.deco
+    async def g(self, *, x=horizon_plugin_pytorch.dtype.qint4, **y: compiler.nothing) -> seen:
+        async for compiler_ in horizon_plugin_pytorch.quantization.QConfig:
+            return compiler.load(f"{horizon_plugin_pytorch.qint32}")
+
+
+try:
+    import horizon_plugin_profiler as maybe
+except horizon_plugin_pytorch.march.set_march:
+    own = maybe = None
+    own.nothing
+finally:
+    maybe.QuantAnalysis, horizon_plugin_pytorch.set_march
+
+
+def f(*compiler, **horizon_plugin_pytorch):
+    return compiler.nothing, horizon_plugin_pytorch.nothing
+"""
+
+
+def test_names_are_found_wherever_they_are_used(tmp_path: Path) -> None:
+    report = report_of(tmp_path, EVERYWHERE)
+    prefix = "horizon_plugin_pytorch"
+    assert {use.name for use in report.names} == {
+        *(f"hbdk4.compiler{n}" for n in ("", ".load", ".save", ".convert", ".compile", ".link")),
+        *(f"hbdk4.compiler.{n}" for n in ("visualize", "statistics", "hbm_perf", "Hbm")),
+        *(f"{prefix}.{n}" for n in ("qint8", "qint16", "qint32", "get_march", "March")),
+        *(f"{prefix}.{n}" for n in ("utils.deco", "nn.Meta", "jit.deco", "dtype.qint4")),
+        *(f"{prefix}.{n}" for n in ("quantization", "quantization.QConfig", "set_march")),
+        *(f"{prefix}.march.set_march", "horizon_plugin_profiler"),
+        "horizon_plugin_profiler.QuantAnalysis",
+        "hbdk4.nowhere.deep",
+    }
+    deep = next(use for use in report.names if use.name == "hbdk4.nowhere.deep")
+    assert not deep
+    assert [line for _, line in deep.places] == [13]
+
+
+MEMBERS = """
+from os.path import *
+import hbdk4
+from horizon_plugin_pytorch import March, set_march
+from horizon_plugin_profiler import Metric
+from horizon_plugin_pytorch.quantization.qconfig import QConfig
+
+March.zzz, March.zzz
+set_march.of_a_function
+Metric.get_metric, QConfig.__init__
+QConfig.qqq
+"""
+
+
+def test_members_are_known_of_classes_only(tmp_path: Path) -> None:
+    found = {use.name.rpartition("horizon_")[2]: use for use in report_of(tmp_path, MEMBERS).names}
+    config = "plugin_pytorch.quantization.qconfig.QConfig"
+    assert found.keys() == {
+        *("hbdk4", "plugin_pytorch.March", "plugin_pytorch.March.zzz", "plugin_pytorch.set_march"),
+        *("plugin_profiler.Metric", "plugin_profiler.Metric.get_metric"),
+        *(config, f"{config}.__init__", f"{config}.qqq"),
+    }
+    assert found["hbdk4"].counterpart == "(package)"
+    assert found["plugin_profiler.Metric.get_metric"].counterpart.endswith("Metric.get_metric")
+    assert {name for name, use in found.items() if not use} == {
+        "plugin_pytorch.March.zzz",
+        f"{config}.qqq",
+    }
+    missing = found["plugin_pytorch.March.zzz"]
+    assert [line for _, line in missing.places] == [8]  # once, though twice in the line
+    assert missing.nearest.startswith("one of ")
+    assert "NASH_E" in missing.nearest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from zipapp import create_archive
 
 import pytest
 
@@ -105,3 +106,50 @@ def test_what_a_script_raises_goes_through_and_all_is_as_before(tmp_path: Path) 
     assert ended.value.code == 3
     assert finder() is None
     assert "horizon_plugin_pytorch" not in sys.modules
+
+
+def test_a_folder_and_a_zip_file_run_by_their_main(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "near.py").write_text("VALUE = 3")
+    main = "import near, sys; print(near.VALUE, __name__, sys.argv)"
+    (tmp_path / "app" / "__main__.py").write_text(main)
+    create_archive(tmp_path / "app", tmp_path / "app.pyz")
+    for target in ("app", "app.pyz"):
+        plain, compat = both(tmp_path, target, "x")
+        assert plain.stdout == f"3 __main__ ['{target}', 'x']\n"
+        assert (compat.stdout, compat.stderr) == (plain.stdout, plain.stderr)
+
+
+@pytest.mark.parametrize("words", [["empty"], ["-m", "nowhere.deep"], ["-m", "empty.nothing"]])
+def test_what_can_not_be_found_is_an_error_of_one_line(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    plain, compat = both(tmp_path, *words)
+    assert plain.returncode == compat.returncode == 1
+    reason = plain.stderr.partition(": ")[2].replace(f"{tmp_path}/", "")  # behind the interpreter
+    assert compat.stderr == f"qtune.compat: {reason}"
+
+
+def test_a_script_whose_name_begins_with_a_dash(tmp_path: Path) -> None:
+    (tmp_path / "-x.py").write_text("import sys; print(sys.argv)")
+    plain, compat = both(tmp_path, "--", "-x.py", "--", "-y")
+    assert plain.stdout == "['-x.py', '--', '-y']\n"
+    assert (compat.stdout, compat.stderr) == (plain.stdout, plain.stderr)
+
+
+def test_a_notebook_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "look.ipynb").write_text('{"cells": [], "nbformat": 4}')
+    _, compat = both(tmp_path, "look.ipynb")
+    assert compat.returncode == 2
+    assert "look.ipynb is a notebook, not a script" in compat.stderr
+    assert compat.stderr.count("\n") == 1
+
+
+def test_a_real_package_beside_the_script_counts_as_installed(tmp_path: Path) -> None:
+    (tmp_path / "hbdk4").mkdir()
+    (tmp_path / "hbdk4" / "__init__.py").write_text("VALUE = 1")
+    (tmp_path / "script.py").write_text("import hbdk4; print(getattr(hbdk4, 'VALUE', 'served'))")
+    _, served = both(tmp_path, "script.py")
+    assert served.stdout == "served\n"
+    assert f"qtune stands for the installed hbdk4 ({tmp_path}" in served.stderr
+    _, installed = both(tmp_path, "--prefer", "installed", "script.py")
+    assert (installed.stdout, installed.stderr) == ("1\n", "")

@@ -61,6 +61,7 @@ def test_axis_chooses_the_channels(
         ("r_HzCalibration", 4, "axis: r_HzCalibration reads 'r' of 4 dimensions.*-4 to 3"),
         ("w2_HzCalibration", 2, "axis: w2_HzCalibration reads 'w2' of 2 dimensions.*-2 to 1"),
         ("r_HzCalibration", "1", "axis: expected a whole number or None, got a str"),
+        ("r", None, "it is the name of a tensor, which r_HzCalibration reads"),
         ("r_HzCalibration", True, "axis: expected a whole number or None, got a bool"),
         ("Conv_2", None, "Conv_2 is an ordinary node, expected a calibration node"),
         ("s_HzCalibration", None, "no calibration node 's_HzCalibration'; close matches"),

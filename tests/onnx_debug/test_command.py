@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import io
 import logging
 import os
 import subprocess
@@ -185,7 +186,7 @@ def test_help_says_every_option_and_loads_nothing_heavy(item: Subcommand) -> Non
         (["plot-distribution", "m", "d", "-n", "[a"], "the bracket [ is never closed"),
         (["plot-distribution", "m", "d", "-n", "[[a]]"], "nested too deep"),
         (["plot-distribution", "m", "d", "-n", "a", "-x"], "unrecognized arguments: -x"),
-        (["plot-acc-error", "m", "d", "-q", "a", "b"], "b; put quotes around a list"),
+        (["plot-acc-error", "m", "d", "-q", "a", "b"], "b; if it is of a list, quote the list"),
         (["runall", "m", "d", "--metric", "mse"], "arguments: --metric; did you mean --ae-metric?"),
         (["runall", "m", "d", "-v", "yes"], "-v/--verbose: expected True or False, got 'yes'"),
         (["get-sensitivity-of-nodes", "m", "d", "-n", "conv"], "node, weight, activation"),
@@ -273,6 +274,22 @@ def test_a_result_that_can_not_be_shown_is_an_error(
         words = [*name.split(), *files, "-s", str(tmp_path / "out")]
         assert command.main(words) == 1
     assert "No space left on device" in capsys.readouterr().err
+
+
+def test_names_that_the_output_has_no_letters_for_are_escaped(
+    files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = onnx.load(files[0])
+    next(node for node in model.graph.node if node.name == "Conv_2").name = "\u5377_2"
+    onnx.save(model, files[0])
+    with io.TextIOWrapper(io.BytesIO(), encoding="ascii") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(
+            sys, "argv", ["hmct-debugger", "get-sensitivity-of-nodes", *files, "-v"]
+        )
+        assert command.main() == 0
+        out.flush()
+        assert b"\n\\u5377_2 " in out.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def test_closed_streams_are_no_error(

@@ -95,6 +95,22 @@ def test_external_data_and_a_free_batch(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(loaded.proto, x)[0], run(nets.residual(), x)[0])
 
 
+@pytest.mark.parametrize("left", [None, b"12"], ids=["missing", "too short"])
+@pytest.mark.parametrize("read", READERS)
+def test_external_data_that_is_not_there_is_an_error_naming_the_file(
+    read: Callable[..., Any], left: bytes | None, tmp_path: Path
+) -> None:
+    path, data = tmp_path / "net.onnx", tmp_path / "net.data"
+    onnx.save(
+        nets.residual(), path, save_as_external_data=True, location=data.name, size_threshold=0
+    )
+    data.unlink()
+    if left is not None:
+        data.write_bytes(left)
+    with pytest.raises(OnnxImportError, match=r"external data of .*net\.onnx can't be read: "):
+        read(path)
+
+
 @pytest.mark.parametrize("read", READERS)
 def test_an_if_with_a_constant_condition_is_the_branch_it_takes(read: Callable[..., Any]) -> None:
     """The condition is computed from the shape of the input, as exporters write it."""

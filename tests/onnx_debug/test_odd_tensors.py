@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from qtune.errors import ArgumentError
 from qtune.hbir import hz_calibration
 from qtune.hbir.hz_calibration import Calibration
 from qtune.onnx_debug import (
@@ -71,6 +72,18 @@ def infinite() -> onnx.ModelProto:
     return model(nodes, [1, 4], {"y": [1, 4]})
 
 
+def text(*numbers: str) -> onnx.ModelProto:
+    """A number beside its text; ``numbers``: outputs that are no text."""
+    nodes = [
+        calibrated("x"),
+        helper.make_node("Relu", ["x_q"], ["y"], name="Relu"),
+        helper.make_node("Cast", ["y"], ["s"], name="Cast", to=TensorProto.STRING),
+    ]
+    made = model(nodes, [1, 4], {name: [1, 4] for name in numbers})
+    made.graph.output.append(helper.make_tensor_value_info("s", TensorProto.STRING, [1, 4]))
+    return made
+
+
 def scalar() -> onnx.ModelProto:
     nodes = [calibrated("x"), helper.make_node("Relu", ["x_q"], ["y"], name="Relu")]
     return model(nodes, [], {"y": []})
@@ -97,6 +110,20 @@ def test_every_function_takes_them(proto: onnx.ModelProto, data: list[Any], tmp_
     found = tensor_analysis(proto, data, nodes, tmp_path)
     assert [row.node for row in found.tensors] == nodes
     assert runall(proto, data, tmp_path / "all").files
+
+
+@pytest.mark.usefixtures("empty_pictures")
+def test_text_is_left_out_and_can_not_be_looked_at(tmp_path: Path) -> None:
+    data = ROWS[0].values[1]
+    assert list(get_sensitivity_of_nodes(text("y"), "mse", data)) == ["Relu"]
+    assert plot_acc_error(data, text("y"), quantize_node="Relu", save_dir=tmp_path).nodes == (
+        "Relu",
+    )
+    with pytest.raises(ArgumentError, match="Cast: s holds object, no numbers"):
+        plot_distribution(text("y"), data, "Cast", tmp_path)
+    with pytest.raises(ArgumentError, match="outputs of the model hold no numbers to compare"):
+        get_sensitivity_of_nodes(text(), "mse", data)
+    assert get_sensitivity_of_nodes(text(), "mse", data, output_node="Relu")
 
 
 @pytest.mark.usefixtures("empty_pictures")

@@ -175,11 +175,11 @@ def test_what_onnxruntime_refuses_is_told_with_the_nodes() -> None:
 
 
 def test_cuts_are_where_little_crosses_and_only_where_they_pay() -> None:
-    works, none = [10**8] * 6, [0] * 6
-    assert cutting.cuts(works, none, [1] * 6, none) == [0, 1, 3]  # small ones first: many run the last
-    assert cutting.cuts(works, none, [0] * 5 + [1], none) == [0]  # no node has a segment behind it
+    works, none = [10**9] * 6, [0] * 6
+    assert cutting.cuts(works, none, [1] * 6, none) == list(range(6))  # many run the last ones
+    assert cutting.cuts(works, none, [0] * 5 + [1], none) == list(range(6))  # a session costs more
     wide = [0, 10**7, 100, 10**7, 10**7, 100]
-    assert cutting.cuts(works, wide, [1] * 6, none) == [0, 2]
+    assert cutting.cuts([10**8] * 6, wide, [1] * 6, none) == [0, 1, 2]
 
 
 def test_weights_that_each_session_packs_are_packed_once() -> None:

@@ -14,6 +14,8 @@ from onnx import TensorProto, helper
 
 from qtune.errors import ArgumentError
 from qtune.march import march
+from qtune.onnx_debug.data import CalibrationDataSet
+from qtune.onnx_debug.load import load_calibrated
 from qtune.onnx_debug.sensitivity import get_sensitivity_of_nodes
 from qtune.testing import (
     OnnxStages,
@@ -30,6 +32,7 @@ from qtune.testing import (
     assert_scale_in,
     assert_sensitivity_below,
 )
+from qtune.testing.onnx_clipping import is_clipped, onnx_clipping
 
 from ..onnx_debug import nets as debug_nets
 from . import onnx_nets
@@ -116,6 +119,20 @@ def test_rounded_ports_get_more_bits_and_clipped_ones_a_range(stages: OnnxStages
         assert_sensitivity_below(stages.calibrated, DATA, limit=0.1)
     with pytest.raises(AssertionError, match='"node_config": {"Conv_0": {"qtype": "int16"}'):
         assert_sensitivity_below(stages.calibrated, np.zeros_like(X) + 0.25, limit=0.001)
+
+
+def test_a_few_clipped_values_do_not_hide_that_most_is_lost_by_rounding() -> None:
+    model = load_calibrated(onnx_nets.chain())
+    held = model.calibrations["x_HzCalibration"]
+    values = np.random.default_rng(0).uniform(-3.9, 3.9, (8, *onnx_nets.SHAPE)).astype(np.float32)
+    for far, clipped in ((4.21, False), (5.0, True)):
+        values[0, 0, 0, 0, 0] = far
+        data = CalibrationDataSet(list(values), model.inputs)
+        found = onnx_clipping(model, [held], data)[held.name]
+        # a step is 1/32: 1023 values lose a twelfth of its square each, one loses (far - 127/32)^2
+        assert found.by_clipping == pytest.approx((far - 127 / 32) ** 2, rel=1e-6)
+        assert found.by_rounding == pytest.approx(1023 / 12 / 32**2, rel=0.05)  # an estimate
+        assert is_clipped(found) == clipped
 
 
 def test_scales_are_those_of_the_calibration_nodes(paths: dict[str, str]) -> None:

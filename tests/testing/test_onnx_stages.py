@@ -17,7 +17,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-from qtune.errors import ArgumentError
+from qtune.errors import ArgumentError, OnnxImportError
 from qtune.testing import (
     DirectoryStore,
     OnnxStages,
@@ -224,3 +224,50 @@ def test_sizes_that_the_model_leaves_open_are_those_of_the_data() -> None:
 def test_wrong_arguments_are_named(make: Callable[[], object], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         make()
+
+
+def computed_shape() -> onnx.ModelProto:
+    """A free batch that decides an inner shape: two items make one row."""
+    make = onnx.helper.make_node
+    nodes = [
+        make("Gemm", ["x", "w"], ["g"], name="gemm"),
+        make("Shape", ["x"], ["s"], name="shape"),
+        make("Gather", ["s", "zero"], ["n"], name="gather"),
+        make("Div", ["n", "two"], ["half"], name="div"),
+        make("Concat", ["half", "eight"], ["t"], axis=0, name="cat"),
+        make("Reshape", ["g", "t"], ["r"], name="rows"),
+        make("MatMul", ["r", "v"], ["y"], name="last"),
+    ]
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.normal(0, 0.5, (4, 4)).astype(np.float32),
+        "v": rng.normal(0, 0.5, (8, 3)).astype(np.float32),
+        "zero": np.array([0]),
+        "two": np.array([2]),
+        "eight": np.array([8]),
+    }
+    info = onnx.helper.make_tensor_value_info
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    ends = (
+        [info("x", onnx.TensorProto.FLOAT, ["n", 4])],
+        [info("y", onnx.TensorProto.FLOAT, ["m", 3])],
+    )
+    graph = onnx.helper.make_graph(nodes, "net", *ends, tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+
+
+def test_input_dict_fixes_sizes_that_inner_shapes_are_computed_from() -> None:
+    data = [np.random.default_rng(i).normal(0, 1, (6, 4)).astype(np.float32) for i in range(2)]
+    with pytest.raises(OnnxImportError, match="shape: Shape: a size .* is open. .*input_dict"):
+        _ = made(computed_shape(), data).calibrated
+    stages = made(computed_shape(), data, input_dict={"x": [6, 4]})
+    (got,) = stages.quantized_bc[0](torch.from_numpy(data[0]))
+    assert got.shape == (3, 3)
+    assert_consistency(stages.float, stages.quantized_bc, inputs=data, min_cosine=0.99)
+    sizes = {"x": [6, 4]}
+    calibrated = OnnxStages(stages.calibrated.proto, march="nash-e", input_dict=sizes)
+    assert calibrated.qat_bc.stage == "qat"
+    with pytest.raises(ArgumentError, match="has the shape .6, 4., the input 'x' takes .8, 4."):
+        _ = made(computed_shape(), data, input_dict={"x": {"input_shape": [8, 4]}}).data[0]
+    with pytest.raises(ArgumentError, match="input 'x' has the shape .*, got input_shape .6, 5."):
+        _ = made(computed_shape(), data, input_dict={"x": [6, 5]}).given

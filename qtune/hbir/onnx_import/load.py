@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from qtune.errors import OnnxImportError
+from qtune.errors import HbirError, OnnxImportError
 from qtune.hbir.attributes import node_attributes
 from qtune.hbir.builder import META_BATCH, META_IMPORTED, META_STAGE, GraphBuilder
 from qtune.hbir.module import META_DESCS, META_INPUTS, META_NATIVE, META_OUTPUTS, HbirModule
@@ -55,12 +55,13 @@ def import_onnx(
         META_STAGE: "qat",
         META_IMPORTED: "1",
         META_NATIVE: "0",
-        META_BATCH: "open" if _is_open(proto, label, given, shapes, draft) else "fixed",
         META_DESCS: json.dumps({}),
         META_INPUTS: json.dumps(_structure(len(draft.graph.inputs))),
         META_OUTPUTS: json.dumps({"list": [{"leaf": i} for i in range(len(draft.graph.outputs))]}),
     }
     model = draft.finish(metadata)
+    is_open = _is_open(proto, label, given, shapes, model.graph)
+    model.metadata_props[META_BATCH] = "open" if is_open else "fixed"
     verify(model, "qat")
     return HbirModule(model)
 
@@ -126,19 +127,18 @@ def _is_open(
     name: str,
     given: Mapping[str, list[int | None]],
     shapes: Mapping[str, Sequence[int]],
-    draft: GraphBuilder,
+    graph: ir.Graph,
 ) -> bool:
-    """Whether every input has a symbolic first size and the graph is the same for another one."""
+    """Whether every input has a symbolic first size and ``graph`` is the same for another one."""
     if not given or any(not sizes or sizes[0] is not None for sizes in given.values()):
         return False
     other_shapes = {key: [sizes[0] + 1, *sizes[1:]] for key, sizes in shapes.items()}
     try:
         other = _build(proto, name, other_shapes)
-    except OnnxImportError:
+        twin = other.finish({}).graph if _signature(graph) == _signature(other.graph) else None
+    except HbirError:
         return False
-    return _signature(draft.graph) == _signature(other.graph) and _follow_batch(
-        draft.graph, other.graph
-    )
+    return twin is not None and _follow_batch(graph, twin)
 
 
 def _signature(graph: ir.Graph) -> list[object]:

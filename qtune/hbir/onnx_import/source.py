@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import checker, inliner, shape_inference
+from onnx import checker, external_data_helper, inliner, shape_inference
 
 from qtune.errors import ArgumentError, OnnxImportError
 from qtune.hbir import hz_calibration
@@ -141,7 +141,12 @@ def _read(source: Source) -> onnx.ModelProto:
             "an ONNX model is a path, the file's bytes or a ModelProto, got "
             f"{type(source).__name__}"
         )
-    return onnx.load(str(source))
+    proto = onnx.load(str(source), load_external_data=False)
+    try:
+        external_data_helper.load_external_data_for_model(proto, str(Path(source).parent))
+    except (checker.ValidationError, ValueError) as error:
+        raise OnnxImportError(f"the external data of {source} can't be read: {error}") from None
+    return proto
 
 
 def open_sizes(proto: onnx.ModelProto) -> dict[str, list[int | None]]:

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from qtune.errors import OnnxImportError
 from qtune.hbir import hz_calibration
 from qtune.hbir.onnx_import.branches import is_control, refusal
+from qtune.hbir.onnx_import.contrib import DOMAIN, UNOPTIMIZED
 from qtune.hbir.onnx_import.evaluate import SIZES
 from qtune.hbir.onnx_import.form import rewrites
 from qtune.hbir.onnx_import.pairs import QUANTIZERS
@@ -20,7 +21,8 @@ def no_form(node: ir.Node, name: str) -> str | None:
     if node.op_type == hz_calibration.OP_TYPE:
         return None
     if node.domain not in ("", "ai.onnx"):
-        return f"{name}: {node.domain}::{node.op_type} has no form here"
+        hint = f". {UNOPTIMIZED}" if node.domain == DOMAIN else ""
+        return f"{name}: {node.domain}::{node.op_type} has no form here{hint}"
     if is_control(node):
         return refusal(node, name)
     if node.op_type in SIZES:

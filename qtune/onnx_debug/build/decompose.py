@@ -7,7 +7,6 @@ The optimized float model keeps them whole; the calibrated one has the parts, ea
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +21,7 @@ from qtune.hbir.onnx_import import source as files
 from qtune.hbir.onnx_import.fold import fold
 from qtune.hbir.onnx_import.form import rewrites
 from qtune.hbir.onnx_import.names import free_name
-from qtune.onnx_debug.build.decompose_calls import call_of
+from qtune.onnx_debug.build.decompose_calls import call_of, may_be_call
 from qtune.onnx_debug.build.decompose_parts import Bounds, Note, PartsBuilder, part_of
 from qtune.onnx_debug.build.decompose_written import written_norms
 from qtune.ops import registry
@@ -126,12 +125,16 @@ class _Decomposer:
 
     def _emitted(self, builder: PartsBuilder, node: ir.Node) -> ir.Value | None:
         """The result of what ``node`` becomes in ``builder``; ``None`` where it is one operator."""
+        rewrite = rewrites().get(node.op_type)
+        if node.name not in self.candidates and node.name not in self.parts:
+            rewrite = None
+        if rewrite is None and not may_be_call(node.op_type):
+            return None
         given = builder.node(node)
         call = call_of(builder, given)
         if call is not None:
             return _value(builder.take_operator(registry.spec(call[0]), call[1]))
-        rewrite = rewrites().get(node.op_type)
-        if rewrite is None or not (node.name in self.candidates or node.name in self.parts):
+        if rewrite is None:
             return None
         result = rewrite(builder, given)
         if not builder.notes and not _are_several(builder.graph):
@@ -237,13 +240,11 @@ def _value(result: Any) -> ir.Value:
 
 
 def _are_several(nodes: Iterable[ir.Node]) -> bool:
-    """Whether the nodes are more than one operator with a scale, or one without integer rule."""
-    found = list(nodes)
-    owners = [registry.kernel_owners().get((node.domain, node.op_type)) for node in found]
-    with suppress(StopIteration):
-        next(owner for owner in owners if owner is None)
+    """Whether the nodes are operators of the registry, more than one of them with a scale."""
+    owners = [registry.kernel_owners().get((node.domain, node.op_type)) for node in nodes]
+    if None in owners:
         return False
-    return sum(owner.rule is not Rule.INPUT_SCALE for owner in owners if owner is not None) > 1
+    return sum(owner is not None and owner.rule is not Rule.INPUT_SCALE for owner in owners) > 1
 
 
 def _check_batch(builder: PartsBuilder) -> None:

@@ -19,10 +19,15 @@ Call = tuple[str, LowerCall]
 """Name of the registry's operator, and the call."""
 
 
+def may_be_call(op_type: str) -> bool:
+    """Whether :func:`call_of` knows nodes of the type."""
+    return op_type in _CALLS
+
+
 def call_of(b: Builder, node: OnnxNode) -> Call | None:
     """``node`` as a call; ``None`` where it is none of a composed operator."""
     make = _CALLS.get(node.op_type)
-    return None if make is None or set(node.dtypes) - {"float32", "int64", None} else make(b, node)
+    return None if make is None or node.dtypes[0] != "float32" else make(b, node)
 
 
 def _call(

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import onnx
 
+from qtune.errors import ArgumentError
 from qtune.march import March
 from qtune.onnx_debug.build.decompose import Decomposed, Part, decomposed
 from qtune.onnx_debug.build.facts import Kind, NodeFacts, facts_of
@@ -32,19 +33,20 @@ def fitted_in_parts(
     march: March,
     kept: Kept,
     named: Collection[str],
+    known: Mapping[str, str],
 ) -> Fitted:
     """Where calibration nodes go in the optimized model ``proto``, its composed operators in parts.
 
     ``asked(facts)``: what the configuration asks of the nodes with these facts, those of ``proto``
     and of all parts that it can have. ``named``: nodes that it names; for other parts their
-    operator's entries hold.
+    operator's entries hold. ``known``: operators that stay whole in any case, and why.
     """
     facts = kept.facts(facts_of(proto))
     work = _Fitting(proto, facts, march, kept)
     apart, of_parts = work.apart(())
     wishes = asked({**facts, **{name: of_parts[name] for name in apart.parts}})
     out = {name for name, bits in wishes.bits.items() if bits == 32 and name in facts}
-    whole: dict[str, str] = {}
+    whole = dict(known)
     while True:
         if out or whole:
             apart, of_parts = work.apart({*out, *whole})
@@ -108,16 +110,32 @@ def _spread(
     for name, part in apart.parts.items():
         if not (part.is_written or name in named):
             bits[name] = wishes.bits.get(part.origin, 8)
-    slots = wiring_of(apart.proto.graph).slots
     for (origin, index), width in wishes.inputs.items():
-        read = nodes[origin].input[index] if origin in nodes else ""
-        own: list[Slot] = [
-            slot
-            for slot in slots.get(read, ())
-            if slot[0] in apart.parts and apart.parts[slot[0]].origin == origin
-        ]
-        inputs |= {slot: width for slot in own if slot not in wishes.inputs}
+        if origin in nodes and origin not in there:
+            own = _slots(nodes[origin], index, apart)
+            inputs |= {slot: width for slot in own if slot not in wishes.inputs}
     return replace(wishes, bits=bits, inputs=inputs)
+
+
+def _slots(node: onnx.NodeProto, index: int, apart: Decomposed) -> list[Slot]:
+    """The inputs of parts that read input ``index`` of the operator ``node``.
+
+    Where none does (a mask that is peeled off the scores), those that read what comes from outside.
+    """
+    if index >= len(node.input):
+        raise ArgumentError(
+            f"node_config: {node.name}: there is no input{index}, {node.op_type} has "
+            f"{len(node.input)} here"
+        )
+    wiring = wiring_of(apart.proto.graph)
+    parts = set(apart.of(node.name))
+    read = [slot for slot in wiring.slots.get(node.input[index], ()) if slot[0] in parts]
+    return read or [
+        (name, position)
+        for name in parts
+        for position, tensor in enumerate(wiring.nodes[name].input)
+        if wiring.maker.get(tensor, "") not in parts and tensor not in wiring.constants
+    ]
 
 
 def _warn_of_unused(named: Collection[str], facts: Facts, apart: Decomposed) -> None:

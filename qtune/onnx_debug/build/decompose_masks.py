@@ -43,4 +43,6 @@ def _inverted(value: ir.Value | None) -> ir.Value | None:
 
 def _number(value: ir.Value | None) -> float | None:
     constant = None if value is None else value.const_value
-    return float(constant.numpy().reshape(())) if constant is not None and constant.size == 1 else None
+    return (
+        float(constant.numpy().reshape(())) if constant is not None and constant.size == 1 else None
+    )

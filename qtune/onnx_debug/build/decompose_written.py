@@ -1,20 +1,39 @@
 """Norms that a file writes with single operators, as exporters of older opsets do.
 
-``(x - mean) / sqrt(mean((x - mean) ** 2) + eps) * weight + bias``: inside they need the dtypes of
-a layer norm (numerics.md section 3). The nodes stay what they are.
+``(x - mean) / sqrt(mean((x - mean) ** 2) + eps) * weight + bias``, and ``x / max(norm(x), eps)``:
+inside they need the dtypes of a layer norm and of normalize (numerics.md section 3). The nodes stay
+what they are.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+_BETWEEN = ("Clip", "Max", "Add", "Expand")
+"""What bounds a length from below, and gives it the shape of the vectors."""
+
 Norm = tuple[tuple[str, ...], str]
 """Names of the nodes in order, and the one whose result has the configured dtype."""
 
 
 def written_norms(graph: ir.Graph) -> list[Norm]:
-    """The norms of ``graph``, found by the root of ``variance + eps``."""
-    return [norm for node in graph if node.op_type == "Sqrt" and (norm := _norm(node)) is not None]
+    """The norms of ``graph``, found by the root of ``variance + eps`` and by a vector's length."""
+    finders = {"Sqrt": _norm, "ReduceL1": _unit, "ReduceL2": _unit}
+    found = (finders[node.op_type](node) for node in graph if node.op_type in finders)
+    return [norm for norm in found if norm is not None]
+
+
+def _unit(length: ir.Node) -> Norm | None:
+    """From the length of ``x`` to the division of ``x`` by it; it may be bounded and expanded."""
+    nodes = [length]
+    while (user := _only_user(nodes[-1])) is not None and user.op_type in _BETWEEN:
+        nodes.append(user)
+    if user is None or user.op_type != "Div" or user.inputs[0] is not length.inputs[0]:
+        return None
+    if user.inputs[1] is not nodes[-1].outputs[0]:
+        return None
+    names = [node.name or "" for node in (*nodes, user)]
+    return tuple(names), names[-1]
 
 
 def _norm(root: ir.Node) -> Norm | None:

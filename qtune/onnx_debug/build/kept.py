@@ -16,6 +16,7 @@ from onnx import numpy_helper
 
 from qtune.hbir import hz_calibration
 from qtune.hbir.onnx_import.graph_view import replace_nodes
+from qtune.hbir.onnx_import.names import free_name
 from qtune.onnx_debug.build.constant_grids import grid_of_values
 from qtune.onnx_debug.build.facts import Kind, NodeFacts
 from qtune.onnx_debug.build.place import Place, Placement
@@ -153,13 +154,14 @@ class Kept:
             return proto
         graph, stand_ins = proto.graph, self.stand_ins
         waiting = {name: grid for name, grid in self.grids.items() if grid.stand_in is None}
+        own = _Own({node.name for node in graph.node} - stand_ins.keys())
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
             for index, name in enumerate(node.input):
                 node.input[index] = moved.get((node.name, index), name)
             for name in node.input:
-                nodes += waiting.pop(name).nodes if name in waiting else ()
-            nodes += stand_ins[node.name].nodes if node.name in stand_ins else (node,)
+                nodes += own.nodes(waiting.pop(name)) if name in waiting else ()
+            nodes += own.nodes(stand_ins[node.name]) if node.name in stand_ins else (node,)
         replace_nodes(graph, nodes)
         left = [tensor for tensor in graph.initializer if tensor.name not in self.grids]
         there = {tensor.name for tensor in graph.initializer}
@@ -169,6 +171,27 @@ class Kept:
         graph.initializer.extend(copies)
         hz_calibration.declare(proto)
         return proto
+
+
+class _Own:
+    """Gives the file's nodes, each once, under names that no other node has."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken
+        self.made: set[str] = set()
+
+    def nodes(self, grid: KeptGrid) -> list[onnx.NodeProto]:
+        found = []
+        for node in grid.nodes:
+            if node.output[0] in self.made:
+                continue  # several operators that move a constant begin with the same node
+            copy = onnx.NodeProto()
+            copy.CopyFrom(node)
+            copy.name = free_name(node.name, self.taken)
+            self.taken.add(copy.name)
+            self.made.add(node.output[0])
+            found.append(copy)
+        return found
 
 
 def without_stand_ins(proto: onnx.ModelProto, names: Collection[str]) -> onnx.ModelProto:
@@ -206,7 +229,9 @@ class _Adapting:
         self.wiring, self.facts = wiring_of(proto.graph), facts
         self.floats, self.kept = placement.floats, kept
         self.stand_ins = kept.stand_ins
-        self.by_source = {grid.source: grid.output for grid in reversed(list(self.stand_ins.values()))}
+        self.by_source = {
+            grid.source: grid.output for grid in reversed(list(self.stand_ins.values()))
+        }
         self.moved: dict[Slot, str] = {}
         for place in placement.places:
             self._move(place)

@@ -45,6 +45,14 @@ class Fitted:
     parts: Mapping[str, Part] = field(default_factory=dict)
     fixed: Mapping[str, float] = field(default_factory=dict)
 
+    def part_that_makes(self, tensor: str) -> str | None:
+        """The part of a composed operator whose inner result ``tensor`` is."""
+        for node in self.proto.graph.node:
+            part = self.parts.get(node.name)
+            if tensor in node.output and part is not None and not part.is_written:
+                return node.name
+        return None
+
 
 def fitted(
     proto: onnx.ModelProto,

@@ -23,10 +23,11 @@ from qtune.onnx_debug.build.methods import Method
 from qtune.onnx_debug.build.named import flag
 from qtune.onnx_debug.build.node_info import node_infos, output_cosines, table
 from qtune.onnx_debug.build.optimize import optimized_with_grids
+from qtune.onnx_debug.build.pairs_model import pairs_model
 from qtune.onnx_debug.build.ranges import refuse_nan
 from qtune.onnx_debug.build.result import BuildResult
 from qtune.onnx_debug.build.sample import random_data
-from qtune.onnx_debug.build.steps import calibrated, converted, fit_to, quant_info
+from qtune.onnx_debug.build.steps import calibrated_for, converted, quant_info
 from qtune.onnx_debug.build.take_out import float_form
 from qtune.onnx_debug.calibrated import Port
 from qtune.onnx_debug.data import CalibrationDataSet, Given
@@ -69,8 +70,8 @@ def build_model(
     ``set_all_nodes_int16``, ``set_model_output_int8`` and ``set_model_output_int16``.
 
     Written are ``original_float_model.onnx``, ``optimized_float_model.onnx``,
-    ``calibrated_model.onnx``, ``quantized_model.bc``, ``node_info.csv`` and ``quant_info.json``,
-    each behind ``<prefix>_``.
+    ``calibrated_model.onnx``, ``ptq_model.onnx``, ``quantized_model.bc``, ``node_info.csv`` and
+    ``quant_info.json``, each behind ``<prefix>_``.
 
     Raises ``ArgumentError`` for arguments and data, ``OnnxImportError`` for what is no model of
     operators that have a form here, ``NotImplementedError`` for Caffe models.
@@ -140,8 +141,7 @@ def insert_calibration(
     config = _QUICK if quant_config is None else read_config(quant_config)
     proto, kept = optimized_with_grids(model, sizes_of(input_dict))
     items = _data(data, [port_of(info) for info in proto.graph.input])
-    fit = fit_to(proto, config, march_of(march), original(model), kept)
-    return calibrated(fit, items, config).proto
+    return calibrated_for(proto, config, march_of(march), original(model), kept, items).proto
 
 
 def _data(given: Given | CalibrationDataSet | None, inputs: list[Port]) -> CalibrationDataSet:
@@ -162,7 +162,7 @@ def _built(
     proto, kept = optimized_with_grids(start, sizes_of(input_dict))
     refuse_nan(proto)
     data = _data(given, [port_of(info) for info in proto.graph.input])
-    made = calibrated(fit_to(proto, config, march, source, kept), data, config)
+    made = calibrated_for(proto, config, march, source, kept, data)
     qat, quantized = converted(made.proto, march)
     if made.fit.placement.places or kept.grids:
         described = load_calibrated(made.proto)
@@ -184,6 +184,7 @@ def _written(
         target.model("original_float_model", result.original),
         target.model("optimized_float_model", result.optimized),
         target.model("calibrated_model", result.calibrated),
+        target.model("ptq_model", pairs_model(result.calibrated)),
         target.module("quantized_model", result.quantized),
         target.text("node_info.csv", table(result.nodes)),
         target.text("quant_info.json", json.dumps(result.info, indent=1) + "\n"),

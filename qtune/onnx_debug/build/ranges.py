@@ -107,13 +107,22 @@ def refuse_nan(proto: onnx.ModelProto) -> None:
         )
 
 
+class NotFiniteError(ArgumentError):
+    """``tensor`` becomes NaN or infinite on the calibration data."""
+
+    def __init__(self, tensor: str, message: str) -> None:
+        super().__init__(message)
+        self.tensor = tensor
+
+
 def absmax_of(name: str, array: Array) -> np.float32:
     """Largest magnitude; ``ArgumentError`` naming the tensor for NaN and infinity."""
     top = np.float32(np.abs(array).max(initial=0))
     if not np.isfinite(top):
-        raise ArgumentError(
+        raise NotFiniteError(
+            name,
             f"the tensor {name!r} becomes NaN or infinite on the calibration data, so it has no "
             "threshold; look at the data, or keep the nodes that use it float32 "
-            "(node_config: qtype)"
+            "(node_config: qtype)",
         )
     return top

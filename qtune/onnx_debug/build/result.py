@@ -51,6 +51,9 @@ class BuildResult:
         for name, row in self.info["outputs"].items():
             cosines = ", ".join(f"{stage} {value:.6f}" for stage, value in row.items())
             lines.append(f"output {name}: cosine similarity {cosines}")
+        if self.info.get("parts"):
+            count = sum(map(len, self.info["parts"].values()))
+            lines.append(f"in parts: {len(self.info['parts'])} operator(s), {count} nodes")
         for title, key in (("stays float", "stays_float"), ("int8, not int16", "int16_refused")):
             lines += [f"{title}: {name}: {why}" for name, why in self.info[key].items()]
         if with_files:

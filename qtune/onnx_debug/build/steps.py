@@ -25,7 +25,7 @@ from qtune.onnx_debug.build.kept import Kept
 from qtune.onnx_debug.build.march import Fitted
 from qtune.onnx_debug.build.methods import AUTOMATIC, Method
 from qtune.onnx_debug.build.place import Wishes
-from qtune.onnx_debug.build.ranges import collect
+from qtune.onnx_debug.build.ranges import NotFiniteError, collect
 from qtune.onnx_debug.build.resolve import resolved
 from qtune.onnx_debug.build.search import Choice, Search
 from qtune.onnx_debug.data import CalibrationDataSet
@@ -50,10 +50,12 @@ def fit_to(
     march: March,
     source: onnx.ModelProto,
     kept: Kept,
+    whole: Mapping[str, str],
 ) -> Fitted:
     """Where calibration nodes go, for the march; what stays float or falls back is logged.
 
-    ``kept``: the grids that were taken out of the file to make ``proto``.
+    ``kept``: the grids that were taken out of the file to make ``proto``. ``whole``: composed
+    operators that are not taken apart, and why.
     """
     if config.loads:
         if not kept.grids:
@@ -67,7 +69,7 @@ def fit_to(
         own = {name: bits for name, bits in wishes.bits.items() if name not in kept.stand_ins}
         return replace(wishes, bits=own)
 
-    fit = fitted_in_parts(proto, asked, march, kept, config.nodes)
+    fit = fitted_in_parts(proto, asked, march, kept, config.nodes, whole)
     refuse_changes(config.nodes, fit, kept)
     fit = replace(fit, fixed=fixed_thresholds(config.nodes, fit))
     op_types = {node.name: node.op_type for node in fit.proto.graph.node}
@@ -79,6 +81,31 @@ def fit_to(
     for name, reason in fit.lowered.items():
         _log.warning("%s (%s) gets int8, not int16: %s", name, op_types[name], reason)
     return fit
+
+
+def calibrated_for(
+    proto: onnx.ModelProto,
+    config: QuantConfig,
+    march: March,
+    source: onnx.ModelProto,
+    kept: Kept,
+    data: CalibrationDataSet,
+) -> Calibrated:
+    """The optimized model ``proto`` with calibration nodes for the march, by ``data``.
+
+    A composed operator of which a part becomes infinite on the data (1 / 0) stays whole.
+    """
+    whole: dict[str, str] = {}
+    while True:
+        fit = fit_to(proto, config, march, source, kept, whole)
+        try:
+            return calibrated(fit, data, config)
+        except NotFiniteError as error:
+            part = fit.part_that_makes(error.tensor)
+            if part is None or fit.parts[part].origin in whole:
+                raise
+            reason = f"its part {part} becomes NaN or infinite on the calibration data"
+            whole[fit.parts[part].origin] = reason
 
 
 def calibrated(fit: Fitted, data: CalibrationDataSet, config: QuantConfig) -> Calibrated:

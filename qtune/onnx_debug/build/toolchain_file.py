@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from qtune.errors import ArgumentError
+from qtune.onnx_debug.build.config import ROOT
 from qtune.onnx_debug.build.config_activation import LOAD, SKIP, check_method
 from qtune.onnx_debug.build.config_file import read_mapping
-from qtune.onnx_debug.build.named import check_keys, one_of
+from qtune.onnx_debug.build.named import check_keys, one_of, section
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +91,24 @@ _REFUSED = {
     "calibration_parameters": {},
     "compiler_parameters": {},
 }
+_TEXTS = (
+    "onnx_model",
+    "march",
+    "working_dir",
+    "output_model_file_prefix",
+    "calibration_type",
+)
+_LISTS = (
+    "output_nodes",
+    "debug_mode",
+    "input_name",
+    "input_shape",
+    "cal_data_dir",
+    "optimization",
+    "run_on_cpu",
+)
+"""Keys whose value is a text, several in it parted by semicolons, or a list of texts."""
+
 _NO_NORM = "no_preprocess"
 _DEFAULT = "default"
 """The ``calibration_type`` that leaves the choice to the build."""
@@ -114,10 +133,11 @@ def read_toolchain_file(path: str | os.PathLike[str]) -> ToolchainFile:
     ignored: list[str] = []
     for group, known in _HONOURED.items():
         allowed = (*known, *_IGNORED[group], *_REFUSED[group])
-        given = check_keys(f"{path}: {group}", raw.get(group) or {}, allowed)
+        given = section(f"{path}: {group}", raw.get(group), allowed)
         groups[group] = {key: value for key, value in given.items() if value not in (None, "")}
         ignored += [f"{group}.{key}" for key in groups[group] if key in _IGNORED[group]]
         _refuse(group, groups[group])
+        _check_texts(group, groups[group])
     if ignored:
         _log.warning("%s: these concern the board and have no effect: %s", path, ", ".join(ignored))
     return ToolchainFile(_arguments(groups, Path(path).parent), tuple(ignored))
@@ -127,6 +147,14 @@ def _refuse(group: str, given: Mapping[str, Any]) -> None:
     for key, hint in _REFUSED[group].items():
         if key in given and given[key] != _NO_NORM:
             raise NotImplementedError(f"{group}: {key} has no form here: {hint}")
+
+
+def _check_texts(group: str, given: Mapping[str, Any]) -> None:
+    for key, value in given.items():
+        listed = value if key in _LISTS and isinstance(value, list) else [value]
+        if key in (*_TEXTS, *_LISTS) and not all(isinstance(item, str) for item in listed):
+            more = ", or a list of them" if key in _LISTS else ""
+            raise ArgumentError(f"{group}: {key}: expected a text{more}, got {value!r}")
 
 
 def _arguments(groups: Mapping[str, Mapping[str, Any]], base: Path) -> dict[str, Any]:
@@ -197,27 +225,27 @@ def _data(calibration: Mapping[str, Any], names: list[str], base: Path, kind: st
 def _config(
     kind: str, model: Mapping[str, Any], calibration: Mapping[str, Any], base: Path
 ) -> dict[str, Any]:
-    given = calibration.get("quant_config")
-    raw = {} if given is None else given
-    config = dict(raw if isinstance(raw, Mapping) else read_mapping(base / raw, "quant_config"))
+    given = calibration.get("quant_config", {})
+    path = base / given if isinstance(given, str) else given
+    config = dict(given if isinstance(given, Mapping) else read_mapping(path, ROOT))
     activation = {
         "calibration_type": None if kind == _DEFAULT else kind,
         "max_percentile": calibration.get("max_percentile"),
         "per_channel": calibration.get("per_channel"),
     }
-    nodes = _node_info(model.get("node_info") or {})
+    nodes = _node_info(model.get("node_info", {}))
     nodes |= {name: {"qtype": "float32"} for name in _split(calibration.get("run_on_cpu"))}
     _add(config, "node_config", nodes)
     used = {key: value for key, value in activation.items() if value is not None}
     if used:
-        level = dict(config.get("model_config") or {})
+        level = dict(section(f"{ROOT}: model_config", config.get("model_config")))
         _add(level, "activation", used)
         config["model_config"] = level
     return config
 
 
 def _add(target: dict[str, Any], key: str, entries: Mapping[str, Any]) -> None:
-    before = dict(target.get(key) or {})
+    before = section(f"{ROOT}: {key}", target.get(key))
     twice = sorted(set(before) & set(entries))
     if twice:
         raise ArgumentError(f"quant_config: {key}: {', '.join(twice)} is set there and in the yaml")
@@ -235,6 +263,7 @@ def _node_info(given: Any) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for name, entry in given.items():
         where = f"model_parameters: node_info: {name}"
+        check_keys(where, entry, entry)
         numbered = [key for key in entry if str(key).startswith("InputType") and key[9:].isdigit()]
         check_keys(where, entry, ("ON", "InputType", "OutputType", *numbered))
         if "OutputType" in entry:
@@ -245,6 +274,10 @@ def _node_info(given: Any) -> dict[str, dict[str, str]]:
         if "InputType" in entry:
             made["qtype"] = entry["InputType"]
         if one_of(f"{where}: ON", entry.get("ON", "BPU"), ("BPU", "CPU", "JIT")) != "BPU":
+            if made:
+                raise ArgumentError(
+                    f"{where}: a node on the {entry['ON']} computes in float; leave InputType out"
+                )
             made["qtype"] = "float32"
         found[str(name)] = made
     return found

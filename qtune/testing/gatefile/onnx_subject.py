@@ -31,6 +31,7 @@ class OnnxSubject(Subject):
             data,
             march=self.march,
             quant_config=self._quant_config(),
+            input_dict=model.input_dict,
             name=self.name,
             store=self._store,
         )

@@ -24,8 +24,8 @@ _TABLES = ("model", "check")
 _AT_LINE = re.compile(r"^(.*?) \(at line (\d+), column (\d+)\)$", re.S)
 _ON_BC = frozenset({"quantized_bc", "hbm"})
 _OF_TORCH = frozenset({"factory", "qconfig", "method"})
-_OF_ONNX = frozenset({"quant_config"})
-OF_TABLES = frozenset({"quant_config"})
+_OF_ONNX = frozenset({"quant_config", "input_dict"})
+OF_TABLES = _OF_ONNX
 """Keys of ``[model]`` that may be tables."""
 DATA = frozenset({"calibration", "inputs"})
 """Keys that may name a folder where the model comes from an ONNX file."""
@@ -122,7 +122,7 @@ def _model(document: Mapping[str, Any], source: Source) -> ModelTable:
     for key, value in table.items():
         if key in OF_TABLES and isinstance(value, dict):
             continue
-        is_text = isinstance(value, str) and bool(value)
+        is_text = isinstance(value, str) and bool(value) and takes[key] != "a table"
         is_spec = takes[key] == "module:name" and not (is_onnx and key in DATA)
         if not is_text or (is_spec and ":" not in value):
             source.wrong_type("[model]", key, value, takes[key], "model")

@@ -34,6 +34,7 @@ MODEL_KEYS = (
     Key("evaluate", "module:name", "callable(model) -> float, such as the accuracy on a test set"),
     Key("qconfig", "module:name", "a qconfig setter, or a callable that makes one"),
     Key("quant_config", "a path, module:name or a table", "with onnx: as for build_model"),
+    Key("input_dict", "a table", "with onnx: sizes of inputs, such as {image = [1, 3, 224, 224]}"),
     Key("method", "a text", "how prepare finds the graph: jit_strip (default), jit, symbolic, ..."),
     Key("artefact", "a path", "an integer model .bc, which is then the stage quantized_bc"),
     Key("name", "a text", "the model's name in reports; default: that of the file"),
@@ -63,6 +64,7 @@ class ModelTable:
     evaluate: str | None = None
     qconfig: str | None = None
     quant_config: str | Mapping[str, Any] | None = None
+    input_dict: Mapping[str, Any] | None = None
     method: str | None = None
     artefact: str | None = None
     name: str | None = None

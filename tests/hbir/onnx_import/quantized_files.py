@@ -92,11 +92,11 @@ def samples(shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def quantized_file(folder: Path, net: str, style: str) -> Path:
+def quantized_file(folder: Path, net: str, style: str, form: QuantFormat = QuantFormat.QDQ) -> Path:
     """The path of the network ``net``, quantized by onnxruntime in the given style."""
     make, shape = NETS[net]
     torch.manual_seed(0)
-    source, target = folder / f"{net}.onnx", folder / f"{net}_{style}.onnx"
+    source, target = folder / f"{net}.onnx", folder / f"{net}_{style}_{form.name}.onnx"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporter and onnxruntime warn about themselves
         if not source.exists():
@@ -115,7 +115,7 @@ def quantized_file(folder: Path, net: str, style: str) -> Path:
                 str(source),
                 str(target),
                 _Batches(shape),
-                quant_format=QuantFormat.QDQ,
+                quant_format=form,
                 **STYLES[style],
             )
         finally:

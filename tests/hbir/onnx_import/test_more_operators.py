@@ -15,9 +15,11 @@ from .single_nodes import (
     CONTRIB,
     assert_like_both,
     assert_like_onnxruntime,
+    by_onnxruntime,
     make,
     model_of,
     normal,
+    stated,
 )
 
 
@@ -185,6 +187,33 @@ def test_operators_of_onnxruntimes_optimizer_are_the_standard_ones(
     assert_like_onnxruntime(model_of(node, x, constants, opset=opset), x)
 
 
+@pytest.mark.parametrize(
+    ("activation", "parameters"),
+    [("Relu", []), ("LeakyRelu", [0.2]), ("HardSigmoid", [0.3, 0.4]), ("Clip", [0.0, 1.0])],
+)
+@pytest.mark.parametrize("summand", [False, True])
+def test_a_convolution_with_its_activation_becomes_two(
+    activation: str, parameters: list[float], summand: bool
+) -> None:
+    x = normal(1, 3, 5, 6)
+    constants = {"w": normal(4, 3, 3, 3, seed=1), "b": normal(4, seed=2)}
+    if summand:
+        constants["z"] = normal(1, 4, 5, 6, seed=3)
+    attrs = {"activation": activation, "pads": [1, 1, 1, 1]}
+    if parameters:
+        attrs["activation_params"] = parameters
+    node = make("FusedConv", ["x", *constants], ["y"], name="node", domain=CONTRIB, **attrs)
+    assert_like_onnxruntime(model_of(node, x, constants, opset=17), x)
+
+
+def test_other_operators_of_onnxruntime_say_how_to_save_without_them() -> None:
+    x = normal(1, 8)
+    proto = model_of(make("Rfft", ["x"], ["y"], name="fft", domain=CONTRIB, signal_ndim=1), x)
+    stated(proto, [np.zeros((1, 5, 2), np.float32)])
+    with pytest.raises(OnnxImportError, match="fft: com.microsoft::Rfft .*without onnxruntime's"):
+        import_onnx(proto)
+
+
 def test_a_skip_norm_also_gives_its_sum() -> None:
     x = normal(2, 3, 8)
     names, outputs = ["x", "r", "g"], ["y", "", "", "total"]
@@ -228,3 +257,46 @@ def test_a_definition_that_onnx_can_not_put_in_place_is_one_clear_error() -> Non
         info.CopyFrom(onnx.helper.make_tensor_value_info(info.name, 1, (1, 2, size, 4)))
     with pytest.raises(OnnxImportError, match="can't be replaced by its definition"):
         import_onnx(proto)
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "constants"),
+    [
+        (make("DepthToSpace", ["x"], ["y"], blocksize=2), (1, 8, 2, 2), {}),
+        (make("InstanceNormalization", ["x", "a", "a"], ["y"]), (1, 4, 5, 5), {"a": normal(4)}),
+        (make("LayerNormalization", ["x", "a"], ["y"]), (1, 3, 4), {"a": normal(4)}),
+        (make("Einsum", ["x", "x"], ["y"], equation="bqhd,bkhd->bhqk"), (1, 4, 2, 5), {}),
+        (make("AveragePool", ["x"], ["y"], kernel_shape=[2]), (1, 2, 8), {}),
+    ],
+)
+def test_operators_of_several_parts_keep_a_free_batch(
+    node: onnx.NodeProto, shape: tuple[int, ...], constants: dict[str, Any]
+) -> None:
+    x = normal(*shape)
+    proto = model_of(node, x, constants)
+    stated(proto, by_onnxruntime(proto, x))
+    for info in (*proto.graph.input, *proto.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_param = "n"
+    x = normal(3, *shape[1:])
+    (got,) = (np.asarray(result) for result in import_onnx(proto)(x))
+    np.testing.assert_allclose(got, by_onnxruntime(proto, x)[0], rtol=1e-5, atol=2e-6)
+
+
+def test_slopes_of_any_shape_are_taken() -> None:
+    x = normal(2, 3, 4)
+    proto = model_of(make("PRelu", ["x", "a"], ["y"]), x, {"a": normal(3, 4, seed=1)})
+    assert_like_both(proto, x, atol=0)
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_a_single_result_of_top_k_is_taken(read: int) -> None:
+    x = normal(2, 9)
+    names = ["y", "other"][:: 1 - 2 * read]
+    proto = model_of(make("TopK", ["x", "k"], names), x, {"k": np.array([3], np.int64)})
+    assert_like_onnxruntime(proto, x, atol=0)
+
+
+def test_a_remainder_of_floats_by_a_number() -> None:
+    x = normal(3, 4) * 3
+    proto = model_of(make("Mod", ["x", "d"], ["y"], fmod=1), x, {"d": np.array(0.75, np.float32)})
+    assert_like_both(proto, x)

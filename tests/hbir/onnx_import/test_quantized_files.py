@@ -152,9 +152,14 @@ def test_a_zero_point_bounds_the_codes(point: int) -> None:
             "determinant: Det has no form here",
         ),
         (
-            [onnx.helper.make_node("QLinearAdd", ["x"], ["y"], domain="com.microsoft")],
+            [onnx.helper.make_node("QLinearReduceMean", ["x"], ["y"], domain="com.microsoft")],
             {},
-            "com.microsoft::QLinearAdd",
+            "com.microsoft::QLinearReduceMean",
+        ),
+        (
+            [onnx.helper.make_node("QLinearAdd", ["x"], ["y"], "sum", domain="com.microsoft")],
+            {},
+            "sum: QLinearAdd has no input 1",
         ),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +122,100 @@ def test_a_file_is_read_and_a_broken_one_named(tmp_path: Path) -> None:
         read_config(path)
     with pytest.raises(ArgumentError, match=r"absent.json can't be read"):
         read_config(tmp_path / "absent.json")
+
+
+WHOLE: dict[str, Any] = {
+    "model_config": {
+        "all_node_type": "int16",
+        "model_output_type": "int8",
+        "activation": {
+            "calibration_type": ["max", "kl", "mix"],
+            "num_bin": [1024, 2048],
+            "max_num_bin": 16384,
+            "max_percentile": [0.99, 1.0],
+            "per_channel": False,
+            "asymmetric": False,
+        },
+        "weight": {"bias_correction": {"num_sample": 1, "metric": "mse"}},
+        "modelwise_search": {"metric": "mse"},
+    },
+    "op_config": {"Conv": {"qtype": "int16"}},
+    "node_config": {"a": {"qtype": "int8", "input1": {"qtype": "int8", "threshold": 1.0}}},
+    "subgraph_config": {"s": {"inputs": ["a"], "outputs": ["b"], "qtype": "int8"}},
+}
+OF_NO_KEY = (-1, "x", ["x", 1], [None], (), {1: 2}, float("nan"), object())
+"""Values that no key takes, but for names of nodes and tensors."""
+
+
+def paths(level: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in level.items():
+        yield (*before, key)
+        if isinstance(value, Mapping):
+            yield from paths(value, (*before, key))
+
+
+def changed(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    made = copy.deepcopy(WHOLE)
+    level = made
+    for key in path[:-1]:
+        level = level[key]
+    level[path[-1]] = value
+    return made
+
+
+def test_a_wrong_value_of_any_key_names_its_path() -> None:
+    assert read_config(WHOLE).nodes["a"].thresholds == {1: 1.0}
+    for path in paths(WHOLE):
+        for value in OF_NO_KEY:
+            if path[-1] in ("inputs", "outputs") and value == "x":
+                continue
+            with pytest.raises(ArgumentError) as caught:
+                read_config(changed(path, value))
+            assert str(caught.value).startswith("quant_config: "), (path, value)
+            assert path[-1] in str(caught.value), (path, value)
+
+
+def test_an_unknown_key_of_any_level_is_refused() -> None:
+    for path in paths(WHOLE):
+        if len(path) == 2 and path[0] != "model_config":
+            continue  # names of nodes and operators, which the model decides
+        with pytest.raises(ArgumentError, match=f"quant_config.*'{path[-1]}x'"):
+            read_config(changed((*path[:-1], f"{path[-1]}x"), 1))
+
+
+@pytest.mark.parametrize(
+    ("activation", "message"),
+    [
+        ({"num_bin": []}, "num_bin: expected a number or a list"),
+        ({"calibration_type": "max", "num_bin": 512}, "num_bin has no effect on max"),
+        ({"calibration_type": "kl", "max_percentile": 0.9}, "max_percentile has no effect on kl"),
+        ({"calibration_type": "skip", "num_bin": 512}, "num_bin has no effect on skip"),
+        ({"calibration_type": ["max", "skip"]}, "skip can't be one of several"),
+        ({"calibration_type": []}, "expected a name or a list of names"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(activation: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"quant_config: model_config: activation: .*{message}"):
+        read_config({"model_config": {"activation": activation}})
+
+
+def test_searches_need_a_choice_and_exclude_each_other() -> None:
+    one = {"activation": {"calibration_type": "max"}, "layerwise_search": True}
+    with pytest.raises(ArgumentError, match="nothing to choose from, calibration_type gives max"):
+        read_config({"model_config": one})
+    two = {"modelwise_search": True, "layerwise_search": {"metric": "mse"}}
+    with pytest.raises(ArgumentError, match="give one of them"):
+        read_config({"model_config": two})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_config": {"all_node_type": "float16"}},
+        {"node_config": {"stem": {"input0": {"qtype": "float16"}}}},
+        {"model_config": {"activation": {"calibration_type": "histogram"}}},
+    ],
+)
+def test_what_is_documented_but_not_done_is_said(config: dict[str, Any]) -> None:
+    with pytest.raises(NotImplementedError, match="quant_config: .*: (float16|histogram)"):
+        read_config(config)

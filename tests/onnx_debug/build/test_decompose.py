@@ -13,6 +13,7 @@ from onnx import helper
 from torch import nn
 
 from qtune.bpu.ort import new_session
+from qtune.errors import ArgumentError
 from qtune.hbir.builder import META_DTYPE
 from qtune.hbir.module import HbirModule
 from qtune.onnx_debug import build_model, get_sensitivity_of_nodes
@@ -268,6 +269,21 @@ def test_what_the_march_refuses_a_part_of_stays_whole_with_one_reason() -> None:
     assert result.info["stays_float"]["soft"].startswith("its part soft_")
 
 
+def test_a_division_by_zero_in_a_branch_that_is_not_taken_stays_whole() -> None:
+    nodes = [
+        make("Relu", ["x"], ["r"], name="some_zeros"),
+        make("Div", ["x", "r"], ["d"], name="ratio"),
+        make("Clip", ["d", "zero", "two"], ["c"], name="bounded"),
+        make("MatMul", ["c", "last"], ["y"], name="head"),
+    ]
+    constants = {"zero": np.float32(0), "two": np.float32(2), "last": weights(8, 4)}
+    source = model(nodes, {"x": [2, 3, 8]}, {"y": [2, 3, 4]}, constants)
+    result = build(source, items(2, 3, 8))
+    reason = "its part ratio_reciprocal becomes NaN or infinite on the calibration data"
+    assert result.info["stays_float"]["ratio"] == reason
+    assert result.info["outputs"]["y"]["quantized"] > 0.999  # int8
+
+
 def test_a_norm_whose_statistics_are_read_stays_whole() -> None:
     nodes = [
         make("Tanh", ["x"], ["a"], name="before"),
@@ -298,6 +314,10 @@ def test_the_configuration_names_the_operator_or_a_part() -> None:
     named = build(source, items(2, 3, 8), {**config, "node_config": part})
     assert "c" in named.info["int16"]
     assert "a" not in named.info["int16"]
+    one_input = {**config, "node_config": {"op": {"input0": "int16"}}}
+    assert "a" in build(source, items(2, 3, 8), one_input).info["int16"]
+    with pytest.raises(ArgumentError, match="op: there is no input4, Softmax has 1 here"):
+        build(source, items(2, 3, 8), {**config, "node_config": {"op": {"input4": "int16"}}})
 
 
 def test_the_debugger_shows_each_part() -> None:
@@ -361,6 +381,26 @@ def test_a_norm_of_single_operators_gets_the_integers_of_a_layer_norm(
     )
 
 
+def test_vectors_of_unit_length_are_int16_inside() -> None:
+    nodes = [
+        make("Tanh", ["x"], ["a"], name="before"),
+        make("ReduceL2", ["a"], ["length"], axes=[-1], name="norm"),
+        make("Clip", ["length", "least"], ["some"], name="some"),
+        make("Expand", ["some", "sizes"], ["wide"], name="wide"),
+        make("Div", ["a", "wide"], ["unit"], name="unit"),
+        make("MatMul", ["unit", "last"], ["y"], name="head"),
+    ]
+    constants = {"least": np.float32(1e-12), "sizes": np.array([2, 3, 8]), "last": weights(8, 4)}
+    source = model(nodes, {"x": [2, 3, 8]}, {"y": [2, 3, 4]}, constants)
+    result = build(source, items(2, 3, 8))
+    assert result.info["stays_float"] == {}
+    types = {row.node: row.output_type for row in result.nodes}
+    inside = ["norm_square", "norm_sum", "norm_sqrt", "some", "wide", "unit_reciprocal"]
+    assert {types[name] for name in inside} == {"si16"}
+    assert types["unit_mul"] == "si8"
+    assert result.info["outputs"]["y"]["quantized"] > 0.999  # int8
+
+
 def test_slopes_have_codes_one_or_one_per_channel() -> None:
     for slope in (np.float32([0.3]), np.abs(weights(4, 1, 1)), np.abs(weights(1, 4, 1, 1))):
         nodes = [
@@ -413,3 +453,72 @@ def test_a_matrix_added_by_a_gemm_is_an_addition_of_its_own() -> None:
     result = build(source, items(2, 4))
     assert result.info["stays_float"] == {}
     assert result.info["outputs"]["y"]["quantized"] > 0.999  # int8
+
+
+def masked_by_integers(kind: str) -> onnx.ModelProto:
+    """An attention whose mask is an input of zeros and ones, as exporters write it."""
+    to_bool = make("Cast", ["m"], ["free"], to=onnx.TensorProto.BOOL, name="to_bool")
+    to_float = make("Cast", ["m"], ["ones"], to=onnx.TensorProto.FLOAT, name="to_float")
+    inverse = make("Sub", ["one", "ones"], ["inverse"], name="inverse")
+    ways = {
+        "product": [to_float, inverse, make("Mul", ["inverse", "low"], ["bias"], name="low")],
+        "choice": [
+            to_float,
+            inverse,
+            make("Cast", ["inverse"], ["block"], to=onnx.TensorProto.BOOL, name="block"),
+            make("Where", ["block", "low", "inverse"], ["bias"], name="low"),
+        ],
+        "infinite": [to_bool, make("Where", ["free", "zero", "inf"], ["bias"], name="low")],
+        "filled": [to_bool, make("Where", ["free", "scores", "low"], ["masked"], name="low")],
+    }
+    is_added = kind != "filled"
+    nodes = [
+        make("Transpose", ["x"], ["t"], perm=[0, 2, 1], name="turn"),
+        make("MatMul", ["x", "t"], ["scores"], name="scores"),
+        make("Unsqueeze", ["mask", "axis"], ["m"], name="wide"),
+        *ways[kind],
+        *([make("Add", ["scores", "bias"], ["masked"], name="add")] if is_added else []),
+        make("Softmax", ["masked"], ["p"], name="soft"),
+        make("MatMul", ["p", "x"], ["y"], name="mix"),
+    ]
+    known = {
+        "axis": np.array([1]),
+        "one": np.float32(1),
+        "zero": np.float32(0),
+        "low": np.float32(-3.4e38),
+        "inf": np.float32(-np.inf),
+    }
+    read = {name for node in nodes for name in node.input}
+    constants = {name: array for name, array in known.items() if name in read}
+    made = model(nodes, {"x": [2, 6, 8], "mask": [2, 6]}, {"y": [2, 6, 8]}, constants)
+    made.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    return made
+
+
+@pytest.mark.parametrize("kind", ["product", "choice", "infinite", "filled"])
+def test_a_mask_that_is_an_input_takes_no_range_from_the_scores(kind: str) -> None:
+    xs = items(2, 6, 8)
+    mask = np.array([[1] * 6, [1] * 4 + [0] * 2])
+    result = build_model(
+        masked_by_integers(kind),
+        "nash-e",
+        {"x": xs, "mask": [mask] * len(xs)},
+        {"model_config": MAX},
+        return_builder=True,
+        save_model=False,
+        verbose=False,
+    )
+    assert isinstance(result, BuildResult)
+    assert result.info["stays_float"] == {}
+    scores = max(np.abs(x @ x.transpose(0, 2, 1)).max() for x in xs)
+    threshold = {row.node: row.threshold for row in result.nodes}["soft_min"]
+    # onnxruntime sums the products in another order
+    assert threshold == pytest.approx(scores, rel=1e-6)
+    assert result.info["outputs"]["y"]["quantized"] > 0.999  # int8
+    other = np.array([[1, 1, 0, 0, 0, 0], [1] * 6])
+    got = np.asarray(result.quantized[0].feed({"x": xs[0], "mask": other})["y"])
+    exact = np.where(other[:, None] == 1, xs[0] @ xs[0].transpose(0, 2, 1), -np.inf)
+    exact = np.exp(exact - exact.max(-1, keepdims=True))
+    exact = exact / exact.sum(-1, keepdims=True) @ xs[0]
+    cosine = (got * exact).sum() / np.linalg.norm(got) / np.linalg.norm(exact)
+    assert cosine > 0.999  # int8

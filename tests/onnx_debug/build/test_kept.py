@@ -281,3 +281,39 @@ def test_a_dtype_for_all_leaves_grids_of_the_file() -> None:
     nothing = {"model_config": {"all_node_type": "float32"}}
     result = build(two_convs(), {"x": items(1, 3, 4, 4)}, nothing)
     assert set(result.info["stays_float"]) == {"first", "second", "act", "third"}
+
+
+def test_a_stored_weight_may_be_read_as_it_is_and_turned() -> None:
+    grid = {"s": np.float32(0.05), "z": np.int8(0), "ws": np.float32(0.01)}
+    nodes = [
+        make("QuantizeLinear", ["x", "s", "z"], ["xq"], name="q"),
+        make("DequantizeLinear", ["xq", "s", "z"], ["xd"], name="d"),
+        make("DequantizeLinear", ["w", "ws"], ["wd"], name="dw"),
+        make("Transpose", ["wd"], ["wt"], name="turn"),
+        make("MatMul", ["xd", "wd"], ["y"], name="one"),
+        make("MatMul", ["xd", "wt"], ["y2"], name="other"),
+    ]
+    codes = np.random.default_rng(0).integers(-128, 128, (4, 4)).astype(np.int8)
+    ends = {"y": [2, 4], "y2": [2, 4]}
+    net = model(nodes, {"x": [2, 4]}, ends, {"w": codes, **grid})
+    data = {"x": items(2, 4)}
+    result = build(net, data)
+    same_integers(net, result, data)
+    assert "HzCalibration" not in kinds(result.calibrated)
+    assert {row.on for row in result.nodes if row.node_type == "MatMul"} == {"BPU"}
+
+
+def test_a_new_calibration_node_gets_a_name_of_its_own() -> None:
+    whole = build(classifier(), {"x": items(1, 3, 8, 8)}).calibrated
+    make_free = next(n for n in whole.graph.node if n.name == "twin")
+    held = next(n for n in whole.graph.node if n.output[0] == make_free.input[1])
+    copy = onnx.NodeProto()
+    copy.CopyFrom(make_free)
+    copy.name, copy.output[0], copy.input[1] = "again", "extra", held.input[0]
+    whole.graph.node.append(copy)
+    whole.graph.output.append(helper.make_tensor_value_info("extra", 1, [1, 4, 4, 4]))
+    result = build(whole, {"x": items(1, 3, 8, 8)})
+    names = [node.name for node in result.calibrated.graph.node]
+    assert len(set(names)) == len(names)
+    assert sum(name.startswith("w1_HzCalibration") for name in names) == 2
+    assert result.info["kept"] != []

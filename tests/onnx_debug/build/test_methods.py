@@ -66,3 +66,16 @@ def test_kl_cuts_a_lonely_outlier_and_int16_keeps_all() -> None:
 def test_options_out_of_range_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         variants("kl", options)
+
+
+def test_mix_takes_the_percentile_with_the_least_squared_error() -> None:
+    many = np.arange(1, 100001, dtype=np.float32) / np.float32(100000)
+    # a range of 2.5 costs 1e5 (2.5/127.5)^2/12 = 3.2, one of 1 costs 0.5 and (2.5 - 1)^2 = 2.3
+    near = seen(np.append(many, np.float32(2.5)))
+    width = 2.5 / 1024
+    assert near.range(Method("mix"), qint8) == pytest.approx(1, abs=width)  # a bin's edge
+    # of 5: 12.8 against 0.5 and (5 - 1)^2 = 16
+    far = seen(np.append(many, np.float32(5)))
+    assert far.range(Method("mix"), qint8) == np.float32(5)
+    # an int16 grid rounds next to nothing
+    assert near.range(Method("mix"), qint16) == np.float32(2.5)

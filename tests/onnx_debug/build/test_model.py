@@ -49,6 +49,7 @@ def test_all_files_of_a_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "net_node_info.csv",
         "net_optimized_float_model.onnx",
         "net_original_float_model.onnx",
+        "net_ptq_model.onnx",
         "net_quant_info.json",
         "net_quantized_model.bc",
     ]
@@ -63,6 +64,17 @@ def test_all_files_of_a_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert info["march"] == "nash-e"
     assert info["calibration"]["method"] == "max"
     assert build(source, data="out/calibration_data").calibrated == result.calibrated
+
+
+def test_two_builds_write_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        build(classifier(), name_prefix=tmp_path / name / "net", save_model=True, quant_config=None)
+    first, second = (sorted((tmp_path / name).iterdir()) for name in ("a", "b"))
+    assert [path.name for path in first] == [path.name for path in second]
+    assert len(first) == 7
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+    assert (tmp_path / "a/net_quant_info.json").read_text().endswith("}\n")
 
 
 def test_node_info_has_a_row_for_every_node(tmp_path: Path) -> None:
@@ -240,6 +252,9 @@ def test_an_input_may_be_an_output_too() -> None:
         ("node_dict", 1),
         ("debug_methods", 1),
         ("optimization_methods", 1),
+        ("verbose", "yes"),
+        ("return_builder", 1),
+        ("check_mode", None),
     ],
 )
 def test_an_argument_of_another_type_is_refused_by_name(argument: str, value: object) -> None:
@@ -247,6 +262,12 @@ def test_an_argument_of_another_type_is_refused_by_name(argument: str, value: ob
         build_model(
             classifier(), cali_data=items(1, 3, 8, 8), save_model=False, **{argument: value}
         )
+
+
+@pytest.mark.parametrize("prefix", ["", 5])
+def test_a_prefix_that_names_no_file_is_refused(prefix: Any) -> None:
+    with pytest.raises(ArgumentError, match="name_prefix: expected a folder and the first part"):
+        build_model(classifier(), cali_data=items(1, 3, 8, 8), name_prefix=prefix)
 
 
 def test_a_batch_may_stay_free() -> None:

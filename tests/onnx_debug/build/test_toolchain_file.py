@@ -72,6 +72,15 @@ def test_keys_of_the_board_are_named_as_without_effect(
     assert "input_parameters.input_type_rt, compiler_parameters.core_num" in caplog.text
 
 
+def test_load_needs_no_data(tmp_path: Path) -> None:
+    content = whole(tmp_path)
+    content["calibration_parameters"] = {"calibration_type": "load"}
+    found = read(tmp_path, content).arguments
+    assert "cali_data" not in found
+    level = found["quant_config"]["model_config"]["activation"]
+    assert level == {"calibration_type": "load"}
+
+
 def test_skip_takes_random_data(tmp_path: Path) -> None:
     content = whole(tmp_path)
     content["calibration_parameters"] = {"calibration_type": "skip"}
@@ -82,14 +91,23 @@ def test_skip_takes_random_data(tmp_path: Path) -> None:
     ("group", "key", "value", "message"),
     [
         ("model_parameters", "onnx_modle", "a", "no key 'onnx_modle'; close matches: onnx_model"),
-        ("calibration_parameters", "calibration_type", "klm", "expected one of default, max, percentile"),
+        ("calibration_parameters", "calibration_type", "klm", "expected one of default, max, perc"),
+        ("calibration_parameters", "cal_data_dir", 5, "cal_data_dir: expected a text, or a list"),
+        ("model_parameters", "working_dir", [1], "working_dir: expected a text, got .1."),
+        ("model_parameters", "node_info", {"fc": 3}, "node_info: fc: expected a dict"),
+        (
+            "model_parameters",
+            "node_info",
+            {"fc": {"ON": "CPU", "InputType": "int16"}},
+            "a node on the CPU computes in float; leave InputType out",
+        ),
         ("input_parameters", "input_shape", "1x3;4", "2 input_shape for 1 input_name"),
         ("input_parameters", "input_shape", "1,3", "must read like 1x3x224x224"),
         ("calibration_parameters", "cal_data_dir", "", "cal_data_dir is missing"),
     ],
 )
 def test_what_is_wrong_is_named(
-    tmp_path: Path, group: str, key: str, value: str, message: str
+    tmp_path: Path, group: str, key: str, value: Any, message: str
 ) -> None:
     content = whole(tmp_path)
     content[group][key] = value

@@ -145,6 +145,7 @@ def test_a_pinned_artefact_is_the_stage(folder: Path) -> None:
             "[model]\nfactory = 'a:b'\ncalibration = 'folder'\n",
             ":3: [model]: calibration must be module:name but is",
         ),
+        (f"{MODEL}input_dict = 'x'\n{STEPS}", ":6: [model]: input_dict must be a table but is"),
         (f"{MODEL}quant_config = 3\n{STEPS}", ":6: [model]: quant_config must be a path, module:"),
         (
             f"{MODEL}[[check]]\nkind = 'scale_in'\nstage = 'calib'\n",
