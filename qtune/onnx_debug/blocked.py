@@ -103,10 +103,7 @@ def block_of_machine() -> int:
     constants = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "g", inputs, [_image("b", 40), _image("c", 32)], constants)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "optimized.onnx"
-        new_session(proto.SerializeToString(), optimized_to=path)
-        made = onnx.load(str(path)).graph
+    made = _optimized(proto)
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.initializer}
     found = [stored.get(n.input[1]) for n in made.node if (n.domain, n.op_type) == (DOMAIN, "Conv")]
     for block in _BLOCKS:
@@ -115,6 +112,17 @@ def block_of_machine() -> int:
         if len(found) == 3 and all(any(_equal(e, f) for f in found) for e in expected):
             return block
     return 0
+
+
+def _optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
+    """What the runtime's optimizer makes of ``proto``; nothing where there is no room for files."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "optimized.onnx"
+            new_session(proto.SerializeToString(), optimized_to=path)
+            return onnx.load(str(path)).graph
+    except OSError:
+        return onnx.GraphProto()
 
 
 def _image(name: str, channels: int) -> onnx.ValueInfoProto:
@@ -223,8 +231,8 @@ class Rewriting:
         if len(known) > 1 or None in known or all(n not in self._blocked for n in node.input):
             return False
         (shape,) = known
-        if shape is None or len(shape) != 4 or shape[1] % _ALIGNED:
-            return False
+        if shape is None or len(shape) != 4 or shape[1] % _ALIGNED or min(shape[2:]) < 2:
+            return False  # a size of 1 may be broadcast in another item
         given = [self._need_blocked(name, shape[1]) for name in node.input]
         self.nodes.append(_with(node, given, self._new(node.output[0], shape[1])))
         return True

@@ -16,6 +16,7 @@ from qtune.onnx_debug.distribution_stream import ORDINARY, Subject
 
 Array = np.ndarray[Any, Any]
 
+_NOISE = 1e-5  # of float32 sums in another order than those that chose the threshold
 _SHARES = (0.001, 0.01, 0.25, 0.5, 0.75, 0.99, 0.999)
 
 
@@ -28,8 +29,9 @@ class TensorRow:
     population. ``p0_1`` to ``p99_9``: percentiles. ``zeros``: share of values that are 0.
     ``threshold``, ``scale`` (the largest ones), ``bits``: of the calibration node; for an ordinary
     node of the one that reads its output, ``None`` without one. ``clipped``: share of values whose
-    magnitude is above the threshold. ``mse``, ``sqnr`` (dB), ``max_error``: of the calibration node
-    alone; for an ordinary node of its output in the calibrated model.
+    magnitude is above the threshold, by more than noise (1e-5 of it). ``mse``, ``sqnr`` (dB),
+    ``max_error``: of the calibration node alone; for an ordinary node of its output in the
+    calibrated model.
     """
 
     node: str
@@ -79,7 +81,8 @@ class Numbers:
         self.signal += np.square(plain, out=np.zeros_like(plain), where=usable).sum(axis=1)
         self.max_error = np.maximum(self.max_error, np.abs(error).max(axis=1, initial=0.0))
         if thresholds is not None:
-            self.clipped += ((np.abs(plain) > thresholds) & np.isfinite(plain)).sum(axis=1)
+            limits = thresholds.astype(np.float64) * (1 + _NOISE)
+            self.clipped += ((np.abs(plain) > limits) & np.isfinite(plain)).sum(axis=1)
 
     @property
     def sqnr(self) -> Array:

@@ -128,7 +128,7 @@ class OnnxStages(BuiltStages):
     @cached_property
     def qat_bc(self) -> HbirModule:
         """The fake-quant HBIR module of the calibrated model."""
-        return self._module("qat.bc", lambda: self.calibrated.hbir)
+        return self._module("qat.bc", self._hbir)
 
     @cached_property
     def data(self) -> CalibrationDataSet:
@@ -176,6 +176,16 @@ class OnnxStages(BuiltStages):
         if not path.is_file():
             raise ArgumentError(f"{_CHECK}: quant_config: there is no file {path}")
         return path.read_text(encoding="utf-8")
+
+    def _hbir(self) -> HbirModule:
+        model = self.calibrated
+        names = [port.name for port in model.inputs if port.shape and None in port.shape[1:]]
+        if names:
+            raise ArgumentError(
+                f"{_CHECK}: {self.name}: the inputs {', '.join(names)} have open sizes beside the "
+                f"batch; give them: input_dict={{{names[0]!r}: [...]}}"
+            )
+        return model.hbir
 
     def _shapes(self) -> dict[str, list[int]]:
         open_ports = [p for p in self.given.inputs if p.shape and None in p.shape[1:]]

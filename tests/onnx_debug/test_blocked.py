@@ -49,10 +49,10 @@ def segment_count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(plan, "cuts", lambda works, *rest: starts[request.param](len(works)))
 
 
-def images(free: bool = False) -> onnx.ModelProto:
+def images(free: bool = False, pool: str = "Max") -> onnx.ModelProto:
     """Convolutions of all kinds, a residual sum, pooling and a product; weights calibrated.
 
-    ``free``: the channels of the input are not stated.
+    ``free``: the channels of the input are not stated. ``pool``: what kind of pooling.
     """
     rng = np.random.default_rng(5)
     std = {name: 1 / np.sqrt(np.prod(shape[1:])) for name, (shape, _) in _CONVS.items()}
@@ -81,8 +81,10 @@ def images(free: bool = False) -> onnx.ModelProto:
     d = conv(op("Relu", [conv(r, 1, "b1")], "s"), 2)
     nodes.append(grid("c2", 4.0))
     e = op("Relu", [op("Add", [conv("c2_q", 3), d], "a")], "e")
-    p = op("MaxPool", [conv(conv(e, 4), 5)], "p", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    flat = op("Flatten", [op("GlobalAveragePool", [op("Add", [p, p], "pp")], "g")], "f")
+    window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
+    h = op("Add", [e, conv(e, 4)], "h")
+    p = op(f"{pool}Pool", [conv(h, 5)], "p", **window)
+    flat = op("Flatten", [op(f"Global{pool}Pool", [op("Add", [p, p], "pp")], "g")], "f")
     op("Gemm", [flat, "w6_q", "b6"], "y")
     channels = "c" if free else 3
     graph = helper.make_graph(
@@ -111,12 +113,21 @@ def runner(proto: onnx.ModelProto, data: list[Any]) -> Runner:
     return Runner(model, CalibrationDataSet(data, model.inputs))
 
 
-def test_each_node_alone_gives_what_a_session_of_its_own_gives(layout: str) -> None:
-    proto, x = images(), image()
+@pytest.mark.parametrize("pool", ["Max", "Average"])
+def test_each_node_alone_gives_what_a_session_of_its_own_gives(layout: str, pool: str) -> None:
+    proto, x = images(pool=pool), image()
     run = runner(proto, [x])
-    for on in [(), *((name,) for name in run.model.calibrations), ("w1_HzCalibration",)]:
+    for on in [(), *((name,) for name in run.model.calibrations)]:
         expected = brute.values(proto, on, {"x": x}, ["y"])["y"]
         np.testing.assert_allclose(run.values(0, on)["y"], expected, rtol=0, atol=ATOL)
+
+
+def test_the_layout_is_used_where_the_machine_has_one() -> None:
+    run = runner(images(), [image()])
+    run.values(0)
+    rewritten = {form.source for form in run._sessions._in_form if form.block}
+    convs = {"w0_q", "w1_q", "w2_q", "w3_q", "w5_q", "b1"}
+    assert rewritten == (convs if blocked.block_of_machine() else set())
 
 
 def test_all_tensors_within_parts_can_be_asked_for(layout: str) -> None:

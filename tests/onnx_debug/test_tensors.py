@@ -135,6 +135,15 @@ def test_a_number_of_processes_below_one_is_refused(wrong: Any, tmp_path: Path) 
         analysed(tmp_path, num_processes=wrong)
 
 
+def test_a_value_at_the_threshold_is_not_clipped_by_noise() -> None:
+    numbers = Numbers(1, 1, 1)
+    limit = np.float32(3.0)
+    above = np.nextafter(limit, np.float32(4))
+    row = np.array([[limit, -above, 3.001, -4.0]], np.float32)
+    numbers.add(row, row, np.array([[limit]]))
+    assert numbers.clipped.tolist() == [2]
+
+
 def test_channels_that_vary_are_measured_as_a_whole_only() -> None:
     from qtune.onnx_debug.distribution_stream import Subject
     from qtune.onnx_debug.tensors_numbers import TensorNumbers

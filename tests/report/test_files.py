@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from qtune.report.files import atomic_path, write_text, write_with
+from qtune.errors import ArgumentError
+from qtune.report.files import atomic_path, check_folder, write_text, write_with
 
 
 def names(folder: Path) -> list[str]:
@@ -90,3 +92,18 @@ def test_others_may_read_the_file(tmp_path: Path) -> None:
 def test_the_writers_result_is_not_needed(tmp_path: Path) -> None:
     path = write_with(tmp_path / "a.bin", lambda partial: partial.write_bytes(b"\0\1"))
     assert path.read_bytes() == b"\0\1"
+
+
+@pytest.mark.parametrize("folder", ["", b"x", 1, None, "a\0b", "x" * 300])
+def test_what_can_be_no_folder_is_refused_in_the_name_of_the_argument(folder: Any) -> None:
+    with pytest.raises(ArgumentError, match="^save_dir: "):
+        check_folder(folder, "save_dir")
+
+
+def test_a_folder_below_a_file_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match=r"save_dir: .*file is a file"):
+        check_folder(tmp_path / "file" / "out", "save_dir")
+    check_folder(tmp_path / "new" / "out", "save_dir")
+    check_folder(f"{tmp_path}/", "save_dir")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -271,3 +271,13 @@ def test_input_dict_fixes_sizes_that_inner_shapes_are_computed_from() -> None:
         _ = made(computed_shape(), data, input_dict={"x": {"input_shape": [8, 4]}}).data[0]
     with pytest.raises(ArgumentError, match="input 'x' has the shape .*, got input_shape .6, 5."):
         _ = made(computed_shape(), data, input_dict={"x": [6, 5]}).given
+
+
+def test_open_sizes_of_a_calibrated_model_name_the_remedy() -> None:
+    model = debug_nets.residual()
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    sizes = [dim.dim_value for dim in dims]
+    dims[2].dim_param = "height"
+    with pytest.raises(ArgumentError, match="have open sizes .*: input_dict=.'x': "):
+        _ = OnnxStages(model, march="nash-e").qat_bc
+    assert OnnxStages(model, march="nash-e", input_dict={"x": sizes}).qat_bc.stage == "qat"

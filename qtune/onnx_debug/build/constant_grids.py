@@ -39,9 +39,12 @@ def grid_of_values(array: Array, axis: int = -1) -> Calibration | None:
     known = [row[row != 0] for row in (rows if axis >= 0 else rows.reshape(1, -1))]
     if sum(max(0, row.size - 1) for row in known) < _EVIDENCE:
         return None
-    found = [_scale(row) for row in known]
-    if any(scale is None for scale in found):
-        return None
+    found: list[np.float32] = []
+    for row in known:
+        scale = _scale(row)
+        if scale is None:
+            return None
+        found.append(scale)
     scales = np.asarray(found, np.float32)
     thresholds = (scales * np.float32(-qint8.qmin)).astype(np.float32)
     return Calibration(scales, thresholds, qint8.bits, axis if scales.size > 1 else -1)

@@ -77,8 +77,8 @@ def decomposed(
     passes.RemoveUnusedNodesPass()(model)
     fold(model)
     made = shape_inference.infer_shapes(ir.to_proto(model), data_prop=True)
-    there = {node.name for node in made.graph.node}
-    parts = {name: part for name, part in work.parts.items() if name in there}
+    names = [node.name for node in made.graph.node]
+    parts = {name: work.parts[name] for name in names if name in work.parts}
     return Decomposed(made, parts, work.refused)
 
 
@@ -91,9 +91,10 @@ class _Decomposer:
         self.graph, self.candidates, self.whole = graph, candidates, whole
         self.parts: dict[str, Part] = {}
         self.refused: dict[str, str] = {}
+        self._done: set[str] = set()
         self._nodes = {node.name or "" for node in graph}
         self._tensors = {value.name or "" for node in graph for value in node.outputs}
-        self._tensors |= {value.name or "" for value in (*graph.inputs,)} | set(graph.initializers)
+        self._tensors |= {value.name or "" for value in graph.inputs} | set(graph.initializers)
         for names, result in written_norms(graph):
             if names[-1] not in whole:
                 self.parts |= {
@@ -105,7 +106,8 @@ class _Decomposer:
         waiting = list(self.graph)
         while waiting:
             node = waiting.pop(0)
-            if node.name not in self.whole and not node.domain and node.op_type not in _RECURRENT:
+            stays = node.name in self.whole or node.name in self._done or node.domain
+            if not stays and node.op_type not in _RECURRENT:
                 waiting[:0] = self._tried(node)
 
     def _tried(self, node: ir.Node) -> list[ir.Node]:
@@ -160,6 +162,8 @@ class _Decomposer:
             self.parts[new.name or ""] = _part(node, before, note, is_last=item is last)
             self.graph.insert_before(node, new)
             made.append(new)
+            if new.op_type == node.op_type:  # what is left of an operator is not taken apart again
+                self._done.add(new.name or "")
         self._take_output(node, known[inner.outputs[0]])
         return made
 
@@ -226,7 +230,7 @@ def _part(node: ir.Node, before: Part | None, note: Note | None, *, is_last: boo
 
     Inner results of what is no operator of the registry as a whole are int16, too.
     """
-    origin = (node.name or "") if before is None else before.origin
+    origin = (node.name or "") if before is None or before.is_written else before.origin
     outer = 0 if before is None else before.bits
     if note is None:
         return Part(origin, outer if is_last else 16)

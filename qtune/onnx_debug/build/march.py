@@ -50,7 +50,7 @@ class Fitted:
         for node in self.proto.graph.node:
             part = self.parts.get(node.name)
             if tensor in node.output and part is not None and not part.is_written:
-                return node.name
+                return str(node.name)
         return None
 
 

@@ -365,6 +365,8 @@ def test_a_norm_of_single_operators_gets_the_integers_of_a_layer_norm(
     single = build(written(root=root), items(2, 3, 8))
     assert single.info["stays_float"] == {}
     assert {row.on for row in single.nodes} == {"BPU"}
+    divided = {"n_div": ["n_div_reciprocal", "n_div_mul"]} if len(root) == 1 else {}
+    assert single.info["parts"] == divided
     nodes = [
         make("Tanh", ["x"], ["a"], name="before"),
         make("LayerNormalization", ["a", "w", "b"], ["n"], name="norm"),
