@@ -132,7 +132,8 @@ def _process(argv: Sequence[str], folder: str, prefer: str | None) -> Iterator[N
     """
     before = sys.argv, list(sys.path)
     sys.argv = list(argv)
-    sys.path.insert(0, folder)
+    if not sys.flags.safe_path:  # python -P
+        sys.path.insert(0, folder)
     try:
         with install(prefer):
             yield

@@ -9,7 +9,6 @@ the optimizer makes of a small model; where that is none that we know, nothing i
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ Shape = tuple[int, ...]
 DOMAIN = "com.microsoft.nchwc"
 _BLOCKS = (16, 8)
 _ALIGNED = 4  # input channels that the runtime pads to whole blocks are a multiple of this
-_LARGE = 256  # elements of a constant that is no part of what the optimizer looks for
 _UNUSUAL = ("dilations", "ceil_mode", "storage_order")  # of pooling
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 
@@ -39,12 +37,12 @@ _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 class Form:
     """How a session takes the weight ``source``.
 
-    ``block``: channels of a block, 0 for the array as it is. ``is_inner``: the input channels are
-    in blocks, too. A bias is filled up to whole blocks.
+    ``block``: channels of a block. ``is_inner``: the input channels are in blocks, too. A bias is
+    filled up to whole blocks.
     """
 
     source: str
-    block: int = 0
+    block: int
     is_inner: bool = False
 
     def of(self, array: Array) -> Array:
@@ -53,8 +51,6 @@ class Form:
         A weight ``[out, in, h, w]`` as ``[out/b, in/b, h, w, b, b]`` or ``[out/b, in, h, w, 1,
         b]`` in memory, with the sizes of the former, which are filled up.
         """
-        if not self.block:
-            return array
         rest = -array.shape[0] % self.block
         if array.ndim == 1:
             return np.pad(array, (0, rest)) if rest else array
@@ -67,7 +63,7 @@ class Form:
 
     def seen(self, array: Array) -> Array:
         """An array in this form with its blocks as sizes of their own."""
-        if not self.block or array.ndim == 1:
+        if array.ndim == 1:
             return array
         o, i, h, w = array.shape
         return array.reshape(o // self.block, i // self._step, h, w, self._step, self.block)
@@ -76,8 +72,6 @@ class Form:
         """Scales along ``axis`` (-1 for one) as they broadcast on :meth:`seen` of an array."""
         if axis < 0:
             return scales.reshape(())
-        if not self.block:
-            return scales.reshape([-1 if i == axis else 1 for i in range(rank)])
         if axis or rank == 1:
             return None
         filled = np.pad(scales, (0, -scales.size % self.block), constant_values=1)
@@ -161,24 +155,22 @@ class Rewriting:
             "Conv": self._conv,
             "Relu": self._relu,
             "Add": self._sum,
-            "MatMul": self._product,
-            "Gemm": self._product,
             **dict.fromkeys(_POOLS, self._pool),
         }
         is_standard = node.domain in ("", "ai.onnx")
         if is_standard and node.op_type in kinds and kinds[node.op_type](node):
             return
-        self._as_it_is(node, {})
+        self._as_it_is(node)
 
     def end(self, outputs: Collection[str]) -> None:
         """Make the outputs of the part in the standard layout."""
         for name in outputs:
             self._need_plain(name)
 
-    def _as_it_is(self, node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    def _as_it_is(self, node: onnx.NodeProto) -> None:
         for name in node.input:
             self._need_plain(name)
-        self.nodes.append(renamed(node, names))
+        self.nodes.append(node)
 
     def _conv(self, node: onnx.NodeProto) -> bool:
         block = block_of_machine()
@@ -245,15 +237,6 @@ class Rewriting:
         before, channels = self._blocked[x]
         made = self._new(node.output[0], channels)
         self.nodes.append(_with(node, [before], made, DOMAIN))
-        return True
-
-    def _product(self, node: onnx.NodeProto) -> bool:
-        """With the weight as an input: packing it costs more than it saves in some runs."""
-        weight = node.input[1]
-        shape = self.weights.get(weight, ())
-        if len(shape) < 2 or math.prod(shape) < _LARGE:
-            return False
-        self._as_it_is(node, {weight: self._input(Form(weight))})
         return True
 
     def _input(self, form: Form) -> str:

@@ -31,10 +31,11 @@ class Runner:
     """``model`` on the items of ``data``, with chosen calibration nodes on.
 
     Sessions of onnxruntime (one thread) are made once, when they are first needed, one for all
-    parts of the same structure. The float weights are in memory once more than in the model, in
-    the form that sessions take (:mod:`qtune.onnx_debug.blocked`); of the data one item's tensors
-    at the cuts, and up to 256 MB of those between atoms. Calibrated weights that are asked for
-    again are kept, up to 64 MB. The same call gives the same bits, whatever was run before.
+    parts of the same structure. The float weights are in memory once more than in the model: those
+    of convolutions in the form that sessions take (:mod:`qtune.onnx_debug.blocked`), others as
+    onnxruntime packs them, in each session; of the data one item's tensors at the cuts, and up to
+    256 MB of those between atoms. Calibrated weights that are asked for again are kept, up to
+    64 MB. The same call gives the same bits, whatever was run before.
     """
 
     def __init__(self, model: CalibratedModel, data: CalibrationDataSet) -> None:

@@ -3,7 +3,7 @@
 Calibration is done between the sessions, so none is built for a choice of nodes and none depends on
 a grid. Of each part there may be two sessions: *plain*, with the float weights, fused with all
 optimizations; and *open*, which gets the weights of calibration nodes as inputs, and gives all
-tensors. The large weights of a plain one are inputs, too, where the runtime is as fast with them.
+tensors. The weights of convolutions are inputs of a plain one, too, where it is as fast so.
 """
 
 from __future__ import annotations

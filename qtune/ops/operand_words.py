@@ -33,7 +33,7 @@ def described(operand: Operand | None) -> str:
     if isinstance(operand, QValue):
         return f"{operand.dtype} codes that the graph computes"
     if isinstance(operand, FloatConst):
-        return f"a constant of shape {operand.data.shape} without scale"
+        return f"a float constant of shape {operand.data.shape} without scale"
     if isinstance(operand, FloatValue):
         return "a float tensor"
     return "a mask or integers" if isinstance(operand, PlainValue) else _PENDING

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from qtune.capture.inputs import as_inputs
 from qtune.capture.members import find_submodule
-from qtune.errors import ExportError
+from qtune.errors import ArgumentError, ExportError
 from qtune.hbir.module import HbirModule
 from qtune.march import March
 from qtune.nn.eager import as_graph, eager_facts
@@ -49,8 +49,13 @@ def pre_export(model: nn.Module, inplace: bool = False, example_inputs: Any = No
     returned.
 
     Raises ``ExportError`` in training mode or while observers are active, ``NotCalibratedError``
-    for fake-quantizes without a scale.
+    for fake-quantizes without a scale, ``ArgumentError`` for an ``inplace`` that is no bool.
     """
+    if not isinstance(inplace, bool):
+        raise ArgumentError(
+            f"pre_export: inplace is True or False, got {type(inplace).__name__}; example inputs "
+            "go to example_inputs="
+        )
     if eager_facts(model) is not None:
         if example_inputs is None:
             raise ExportError(

@@ -153,3 +153,14 @@ def test_a_real_package_beside_the_script_counts_as_installed(tmp_path: Path) ->
     assert f"qtune stands for the installed hbdk4 ({tmp_path}" in served.stderr
     _, installed = both(tmp_path, "--prefer", "installed", "script.py")
     assert (installed.stdout, installed.stderr) == ("1\n", "")
+
+
+def test_the_safe_path_of_python_holds_here_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    (tmp_path / "near.py").write_text("")
+    (tmp_path / "script.py").write_text("import near")
+    plain, compat = both(tmp_path, "script.py")
+    assert "No module named 'near'" in plain.stderr
+    assert (compat.stderr, compat.returncode) == (plain.stderr, plain.returncode)

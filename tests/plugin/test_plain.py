@@ -103,3 +103,16 @@ def test_integers_reach_as_far_as_float64() -> None:
     assert to_plain([largest, -largest]) == [largest, -largest]
     with pytest.raises(TypeError, match="value is an integer of 1024 bits; pass a float"):
         to_plain(2**1024 - 1)
+
+
+def test_subclasses_of_plain_types_become_them_exactly() -> None:
+    class Text(str):
+        pass
+
+    class Count(int):
+        pass
+
+    found = to_plain([Text("a\udc80"), Count(2**60 + 1), {(1, Text("b")): Count(1)}])
+    assert found == ["a\\udc80", 2**60 + 1, {"(1, 'b')": 1}]
+    assert isinstance(found, list)
+    assert [type(item) for item in found[:2]] == [str, int]

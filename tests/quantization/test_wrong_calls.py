@@ -24,6 +24,7 @@ from qtune.quantization import (
     prepare,
     prepare_qat,
 )
+from qtune.quantization.hbdk4 import pre_export
 from qtune.quantization.qconfig_setter import ConvDtypeTemplate, ModuleNameTemplate
 
 X = torch.linspace(-1, 1, 32).reshape(2, 1, 4, 4)
@@ -48,6 +49,7 @@ def calibrated() -> Any:
 
 
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: pre_export(calibrated(), X), ArgumentError, "inplace is True or False, got Tensor"),  # type: ignore[arg-type]
     (lambda: prepare(X, net()), PrepareError, r"tensor of shape \(2, 1, 4, 4\); the call is"),  # type: ignore[arg-type]
     (lambda: prepare(nn.ReLU, X), PrepareError, "the class ReLU, not an object of it"),  # type: ignore[arg-type]
     (lambda: prepare_qat(net(), X), PrepareError, "example inputs.* go to example_inputs="),  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import onnx
 from onnx import defs
@@ -112,10 +113,11 @@ def _activate(chain: NodeChain, x: str) -> None:
     if name == "Clip":
         chain.add("Clip", [x, *map(chain.number, given)], output)
         return
-    pairs = zip(_ACTIVATIONS[name], given, strict=False)
-    keys = {key: chain.attrs[f"activation_{key}"] for key in _ACTIVATIONS[name]
-            if f"activation_{key}" in chain.attrs}  # fmt: skip
-    chain.add(name, [x], output, **dict(pairs), **keys)
+    attrs: dict[str, Any] = dict(zip(_ACTIVATIONS[name], given, strict=False))
+    for key in _ACTIVATIONS[name]:  # Gemm states each of them
+        if f"activation_{key}" in chain.attrs:
+            attrs[key] = chain.attrs[f"activation_{key}"]
+    chain.add(name, [x], output, **attrs)
 
 
 def _skip_layer_norm(chain: NodeChain) -> None:

@@ -2,7 +2,7 @@
 
 Most nodes are taken as they are. An operator whose attributes or inputs have other forms than ours
 (``auto_pad``, more operands, missing optional inputs) registers a rewrite here, in a file of
-``qtune/ops/imported``.
+``qtune/hbir/onnx_import/rewrites``.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from qtune.hbir.onnx_import.calibrations import (
     moves_weight,
     weight_of,
 )
+from qtune.hbir.onnx_import.composed import stays_float
 from qtune.hbir.onnx_import.form import OnnxNode, OnnxWeight, emit, rewrites
 from qtune.hbir.onnx_import.grids import (
     Codes,
@@ -278,7 +279,7 @@ class Walk:
         value = node.inputs[index]
         if value is None:
             return None
-        if META_REASON in node.metadata_props:
+        if stays_float(node):
             return self._unquantized(node, index, item)
         if index == 0 and node in self._early:
             return self._calibrated(self._early[node], value)

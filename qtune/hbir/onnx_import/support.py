@@ -7,9 +7,10 @@ import onnx_ir as ir
 from qtune.errors import OnnxImportError
 from qtune.hbir import hz_calibration
 from qtune.hbir.onnx_import.branches import is_control, refusal
-from qtune.hbir.onnx_import.contrib import DOMAIN, UNOPTIMIZED
+from qtune.hbir.onnx_import.contrib import UNOPTIMIZED
 from qtune.hbir.onnx_import.evaluate import SIZES
 from qtune.hbir.onnx_import.form import rewrites
+from qtune.hbir.onnx_import.node_chain import DOMAIN
 from qtune.hbir.onnx_import.pairs import QUANTIZERS
 from qtune.ops.registry import kernel
 

@@ -47,7 +47,7 @@ def _run_mod(attrs: Attrs, x: torch.Tensor, divisor: torch.Tensor) -> torch.Tens
 def _convert_mod(ctx: ConvertContext, node: FloatNode) -> Operand:
     if any(isinstance(operand, (QValue, QConst)) for operand in node.operands):
         raise ConvertError(
-            f"{node.name}: Mod of quantized tensors has no integer rule; only by a number it has one"
+            f"{node.name}: Mod of quantized tensors has an integer rule by a constant number only"
         )
     return copy_node(ctx, node)  # of integers; the floating forms are in the domain
 

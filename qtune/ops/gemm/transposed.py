@@ -156,14 +156,15 @@ def run_float(
     rank = weight.dim() - 2
     node = _onnx_attrs(attrs, rank)
     begin, end = split_pads(node["pads"])
-    # torch knows one padding per axis: a smaller one behind is output padding.
-    extra = tuple(o + b - e for o, b, e in zip(node["output_padding"], begin, end, strict=True))
-    behind = tuple(max(size, 0) for size in extra)
+    # torch knows one padding per axis: what is larger on one side is cut off
+    both = tuple(map(min, begin, end))
     result: torch.Tensor = _FUNCTIONS[rank](
-        x, weight, bias, node["strides"], begin, behind, node["group"], node["dilations"]
-    )
-    for axis, size in enumerate(extra, start=2):  # a larger one behind is cut off
-        result = result.narrow(axis, 0, result.shape[axis] + min(size, 0))
+        x, weight, bias, node["strides"], both, node["output_padding"], node["group"],
+        node["dilations"],
+    )  # fmt: skip
+    for axis, (front, back, least) in enumerate(zip(begin, end, both, strict=True), start=2):
+        size = result.shape[axis] - (front - least) - (back - least)
+        result = result.narrow(axis, front - least, size)
     return result
 
 

@@ -56,7 +56,7 @@ def _convert(ctx: ConvertContext, node: FloatNode) -> Operand:
     else:
         raise ConvertError(
             f"{node.name}: a cast of quantized numbers to {_TO_TORCH[node.attrs['to']]} has no "
-            "integer form. Cast behind the DeQuantStub"
+            "integer form. Cast where they are float again (behind the DeQuantStub)"
         )
     result = ctx.add("AsType", [value], node.attrs, domain="qtune")
     return FloatValue(result) if node.attrs["to"] == FLOAT else PlainValue(result)

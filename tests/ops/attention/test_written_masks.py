@@ -42,6 +42,8 @@ def causal(s: Tensor) -> Tensor:
         lambda s, m: torch.softmax(torch.where(m.logical_not(), -torch.inf, s), -1),
         lambda s, m: s.masked_fill(~m, -1e9).masked_fill(~m, -torch.inf).softmax(-1),
         lambda s, m: (torch.zeros(4, 5).masked_fill(~m, -torch.inf) + s).softmax(-1),
+        lambda s, m: (s + torch.where(m, 0.0, -torch.inf)).softmax(-1),
+        lambda s, m: (s + torch.where(~m, torch.tensor(-torch.inf), torch.tensor(0.0))).softmax(-1),
     ],
 )
 def test_a_written_mask_weighs_exactly_nothing(call: Any) -> None:

@@ -14,6 +14,7 @@ from qtune.arith.quantize import fake_quantize, scale_from_absmax
 from qtune.dtype import qint8
 from qtune.ops import registry
 from qtune.ops.gemm.channels import channel_unview, channel_view
+from qtune.ops.gemm.transposed import run_float
 from qtune.ops.kernel import QConst
 from tests.ops.gemm.eager import EagerContext, convert_node, lower, quantized, weight_constant
 from tests.ops.gemm.test_conv2d import bound_module
@@ -142,3 +143,20 @@ def test_march_limits(
     shapes = ((1, weight[0], 8, 8), weight, None)
     assert rule.check is not None
     assert words in (rule.check(attrs, shapes, (1, 3, 9, 9)) or "")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pads", [(2, 0, 0, 1), (0, 2, 1, 0), (2, 2, 0, 0), (1, 1, 1, 1)])
+@pytest.mark.parametrize("extra", [(0, 0), (0, 1)])
+def test_imported_pads_may_differ_on_both_sides(
+    pads: tuple[int, int, int, int], extra: tuple[int, int]
+) -> None:
+    """The whole result with the pads cut off, however much they exceed the stride."""
+    rng = np.random.default_rng(0)
+    x, w = (torch.from_numpy(rng.normal(size=s)) for s in ((1, 2, 4, 5), (2, 3, 3, 3)))
+    attrs = {"strides": (1, 2), "pads": pads, "output_padding": extra}
+    whole = F.conv_transpose2d(x, w, stride=(1, 2), output_padding=extra)
+    top, left, bottom, right = pads
+    height, width = whole.shape[2:]
+    expected = whole[:, :, top : height - bottom, left : width - right]
+    # float64 sums of at most 18 terms in another order
+    torch.testing.assert_close(run_float(attrs, x, w), expected, rtol=1e-13, atol=1e-13)

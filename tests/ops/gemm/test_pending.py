@@ -245,8 +245,8 @@ GOOD_W = weight_constant(np.ones((1, 2), np.float32), np.ones(1, np.float32), qi
 @pytest.mark.parametrize(
     ("operands", "words"),
     [
-        ((FloatValue(Val(np.ones(2))), GOOD_W), "got FloatValue where quantized codes"),
-        ((GOOD_X, FloatConst(np.ones((1, 2)))), "weight of Gemm must be a fake-quantized const"),
+        ((FloatValue(Val(np.ones(2))), GOOD_W), "must be quantized codes and is a float"),
+        ((GOOD_X, FloatConst(np.ones((1, 2)))), "weight of Gemm must be a quantized constant"),
         ((GOOD_X, GOOD_W, FloatValue(Val(np.ones(1)))), "bias of Gemm must be a constant"),
     ],
 )
