@@ -37,9 +37,7 @@ def one_of(where: str, got: object, known: Collection[str]) -> str:
     return got
 
 
-def section(
-    where: str, given: Any, known: Collection[str] | None = None
-) -> Mapping[str, Any]:
+def section(where: str, given: Any, known: Collection[str] | None = None) -> Mapping[str, Any]:
     """A level of a configuration, which may be left empty; ``None`` for ``known``: any keys."""
     return {} if given is None else check_keys(where, given, given if known is None else known)
 

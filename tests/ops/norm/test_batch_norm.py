@@ -184,7 +184,8 @@ def test_missing_scale_or_constant_is_named() -> None:
     assert kernel.convert is not None
     value, ones = FloatValue(Val(np.ones((1, 2)))), FloatConst(np.ones(2, np.float32))
     node = FloatNode("BatchNormalization", {}, (value, ones, ones, ones, ones), "bn")
-    with pytest.raises(ConvertError, match="bn: the input of BatchNormalization must be quantized codes and is a float"):
+    expected = "bn: the input of BatchNormalization must be quantized codes and is a float"
+    with pytest.raises(ConvertError, match=expected):
         kernel.convert(EagerContext(), node)
     x = quantized(np.ones((1, 2)), 1.0, qint8)
     node = FloatNode("BatchNormalization", {}, (x, ones, value, ones, ones), "bn")

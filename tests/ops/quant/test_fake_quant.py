@@ -168,7 +168,7 @@ def test_imported_tensor_is_quantized_to_even() -> None:
     ("operand", "scale", "words"),
     [
         (FloatValue(Val(np.ones((2, 2), np.float32))), [0.1, 0.2], "2 scales; the BPU takes one"),
-        (PlainValue(Val(np.ones(2))), [0.1], "got a mask or integers; only float tensors have a scale"),
+        (PlainValue(Val(np.ones(2))), [0.1], "a mask or integers; only float tensors have a scale"),
     ],
 )
 def test_wrong_operands_are_named(operand: Any, scale: Any, words: str) -> None:
