@@ -57,9 +57,9 @@ def new_session(
     """An ``InferenceSession`` of one thread on the CPU.
 
     ``optimized``: all graph optimizations or none. ``shared``: arrays of initializers that the
-    model declares as external; onnxruntime may use them in place, so they must not change. ``optimized_to``:
-    where the model that the optimizations made is written. Raises ``RunError`` where onnxruntime
-    is not installed.
+    model declares as external; onnxruntime may use them in place, so they must not change.
+    ``optimized_to``: where the model that the optimizations made is written. Raises ``RunError``
+    where onnxruntime is not installed.
     """
     runtime = _onnxruntime()
     levels = runtime.GraphOptimizationLevel
