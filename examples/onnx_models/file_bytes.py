@@ -10,6 +10,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 HALF, PADDING = 1024, 256
+PARTS = 3
 
 KINDS = {
     ".py": {"python"},
@@ -44,9 +45,12 @@ def features(content: bytes) -> Array:
     return row
 
 
-def files(per_kind: int, seed: int) -> tuple[list[Array], list[set[str]]]:
-    """Up to ``per_kind`` files of each kind, (1, 2048) each, and the right answers for each."""
-    rng = np.random.default_rng(seed)
+def files(per_kind: int, part: int) -> tuple[list[Array], list[set[str]]]:
+    """Up to ``per_kind`` files of each kind, (1, 2048) each, and the right answers for each.
+
+    ``part``: 0, 1 or 2; no file is in two parts.
+    """
+    rng = np.random.default_rng(0)
     found: dict[str, list[Path]] = {ending: [] for ending in KINDS}
     for package in _PACKAGES:
         for file in sorted(_folder(package).rglob("*")):
@@ -54,16 +58,16 @@ def files(per_kind: int, seed: int) -> tuple[list[Array], list[set[str]]]:
                 found[file.suffix].append(file)
     rows, answers = [], []
     for ending, candidates in found.items():
-        for index in rng.permutation(len(candidates))[:per_kind]:
+        for index in rng.permutation(len(candidates))[part::PARTS][:per_kind]:
             rows.append(features(candidates[index].read_bytes()))
             answers.append(KINDS[ending])
     return rows, answers
 
 
-def some(count: int, seed: int) -> tuple[list[Array], list[set[str]]]:
-    """``count`` files, all kinds in turn."""
-    rows, answers = files(-(-count // len(KINDS)), seed)
-    order = np.random.default_rng(seed).permutation(len(rows))[:count]
+def some(count: int, part: int) -> tuple[list[Array], list[set[str]]]:
+    """``count`` files of a part, all kinds mixed."""
+    rows, answers = files(-(-count // len(KINDS)), part)
+    order = np.random.default_rng(part).permutation(len(rows))[:count]
     return [rows[i] for i in order], [answers[i] for i in order]
 
 

@@ -11,27 +11,16 @@ import file_bytes
 import numpy as np
 import onnx
 import text_images
+import voice
 import weights
+
+from qtune.testing.onnx_model import OnnxModel
 
 Array = np.ndarray[Any, Any]
 Outputs = list[Array]
 
 MAX = {"model_config": {"activation": {"calibration_type": "max"}}}
 """One calibration method instead of the search over all: it builds four times as fast."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A model file with data of its own.
-
-    ``data(count, seed)``: inputs and what is right for each. ``score(outputs, right)``: the task's
-    measure, 0 to 1. ``agreement(outputs, float outputs)``: 0 to 1, too.
-    """
-
-    model: str
-    data: Callable[[int, int], tuple[list[Array], Sequence[Any]]]
-    score: Callable[[Outputs, Sequence[Any]], float]
-    agreement: Callable[[Outputs, Outputs], float]
 
 
 def outputs(model: Any, items: Sequence[Array]) -> Outputs:
@@ -41,6 +30,32 @@ def outputs(model: Any, items: Sequence[Array]) -> Outputs:
         result = model(item)
         found.append(np.asarray(result[0] if isinstance(result, list | tuple) else result))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model file with data of its own.
+
+    ``data(count, part)``: inputs and what is right for each; part 0 calibrates, part 2 is there to
+    choose settings by, and only part 1 is measured, ``items`` of it. ``score(outputs, right)``: the
+    task's measure, 0 to 1. ``agreement(outputs, float outputs)``: 0 to 1, too. ``run(model,
+    items)``: the outputs. ``calls(float model, count)``: calibration items of a net that feeds on
+    its own outputs.
+    """
+
+    model: str
+    data: Callable[[int, int], tuple[list[Array], Sequence[Any]]]
+    score: Callable[[Outputs, Sequence[Any]], float]
+    agreement: Callable[[Outputs, Outputs], float]
+    run: Callable[[Any, Sequence[Array]], Outputs] = outputs
+    calls: Callable[[Any, int], list[Any]] | None = None
+    items: int = 40
+
+    def calibration(self, count: int) -> list[Any]:
+        """``count`` calibration items."""
+        if self.calls is None:
+            return list(self.data(count, 0)[0])
+        return self.calls(OnnxModel(weights.model(self.model)), count)
 
 
 def sqnr_db(expected: Outputs, got: Outputs) -> float:
@@ -63,6 +78,14 @@ def _right_type(got: Outputs, answers: Sequence[set[str]]) -> float:
     names = weights.file_type_labels()
     hits = [names[int(a.argmax())] in right for a, right in zip(got, answers, strict=True)]
     return float(np.mean(hits))
+
+
+def _right_decision(got: Outputs, speaks: Sequence[bool]) -> float:
+    return float(np.mean([a.item() > 0.5 for a in got] == np.array(speaks)))
+
+
+def _same_decision(got: Outputs, expected: Outputs) -> float:
+    return _right_decision(got, [a.item() > 0.5 for a in expected])
 
 
 def _is_text(output: Array) -> Array:
@@ -119,5 +142,14 @@ SUBJECTS = {
     "direction": Subject("direction", text_images.directions, _right_direction, _same_class),
     "detector": Subject("detector", text_images.pages, _words_found, _same_pixels),
     "recognizer": Subject("recognizer", text_images.lines, _letters_right, _same_letters),
-    "file_types": Subject("file_types", file_bytes.some, _right_type, _same_class),
+    "file_types": Subject("file_types", file_bytes.some, _right_type, _same_class, items=100),
+    "voice": Subject(
+        "voice",
+        voice.frames,
+        _right_decision,
+        _same_decision,
+        voice.run,
+        voice.calibration,
+        items=450,
+    ),
 }

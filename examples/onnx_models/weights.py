@@ -1,4 +1,4 @@
-"""The trained ONNX files that installable packages ship; the packages are never imported."""
+"""Trained ONNX files and speech that installable packages ship; they are never imported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 _FILES = {
     "direction": ("rapidocr-onnxruntime", "ch_ppocr_mobile_v2.0_cls_infer.onnx"),
@@ -14,6 +16,14 @@ _FILES = {
     "recognizer": ("rapidocr-onnxruntime", "ch_PP-OCRv4_rec_infer.onnx"),
     "file_types": ("magika", "models/standard_v3_3/model.onnx"),
     "file_types_config": ("magika", "models/standard_v3_3/config.min.json"),
+    "voice": ("silero-vad", "data/silero_vad_16k_sequence.onnx"),
+    "voice_both_rates": ("silero-vad", "data/silero_vad.onnx"),
+    "voice_16k": ("silero-vad", "data/silero_vad_16k_op15.onnx"),
+    "voice_half": ("silero-vad", "data/silero_vad_half.onnx"),
+    "voice_cell": ("silero-vad", "data/silero_vad_op18_ifless.onnx"),
+    "voice_openvino": ("silero-vad", "data/silero_vad_openvino_16k.onnx"),
+    "talk": ("pyannote-audio", "sample/sample.wav"),
+    "talk_turns": ("pyannote-audio", "sample/sample.rttm"),
 }
 
 
@@ -33,12 +43,27 @@ def path(name: str) -> Path:
     )
 
 
+FRAME, STATE = [1, 576], [2, 1, 128]
+
+
 def model(name: str) -> Path | onnx.ModelProto:
-    """What to build; the batch of the file type net, with which it computes, is set to 1."""
-    if name != "file_types":
+    """What to build: the file, or a copy in which what the task fixes is constant.
+
+    The file type net computes with its batch, which is set to 1. Nets that find speech take one
+    frame, and those for two sampling rates 16 kHz: the input ``sr`` decides an If, so a constant of
+    its name takes its place.
+    """
+    if name in ("direction", "detector", "recognizer", "voice"):
         return path(name)
     proto = onnx.load(path(name))
-    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    sizes = {"bytes": [1], "input": FRAME, "state": STATE}
+    for info in list(proto.graph.input):
+        if info.name == "sr":
+            proto.graph.input.remove(info)
+            proto.graph.initializer.append(numpy_helper.from_array(np.array(16000), "sr"))
+        dims = info.type.tensor_type.shape.dim
+        for dim, size in zip(dims, sizes.get(info.name, ()), strict=False):
+            dim.dim_value = size
     return proto
 
 
