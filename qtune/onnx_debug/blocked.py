@@ -9,6 +9,7 @@ the optimizer makes of a small model; where that is none that we know, nothing i
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,8 +29,10 @@ Shape = tuple[int, ...]
 
 DOMAIN = "com.microsoft.nchwc"
 _BLOCKS = (16, 8)
+_LINE = 64  # bytes of a cache line, and of the widest vector
 _ALIGNED = 4  # input channels that the runtime pads to whole blocks are a multiple of this
 _UNUSUAL = ("dilations", "ceil_mode", "storage_order")  # of pooling
+_WITH_SUM = 4  # inputs of a convolution that adds an image
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 
 
@@ -59,7 +62,9 @@ class Form:
             array = np.pad(array, [(0, rest), (0, inner), (0, 0), (0, 0)])
         o, i, h, w = array.shape
         parts = array.reshape(o // self.block, self.block, i // self._step, self._step, h, w)
-        return np.ascontiguousarray(parts.transpose(0, 2, 4, 5, 3, 1)).reshape(o, i, h, w)
+        made = aligned((o // self.block, i // self._step, h, w, self._step, self.block))
+        made[...] = parts.transpose(0, 2, 4, 5, 3, 1)
+        return made.reshape(o, i, h, w)
 
     def seen(self, array: Array) -> Array:
         """An array in this form with its blocks as sizes of their own."""
@@ -80,6 +85,14 @@ class Form:
     @property
     def _step(self) -> int:
         return self.block if self.is_inner else 1
+
+
+def aligned(shape: Shape) -> Array:
+    """An empty float32 array that begins at a cache line, so that no vector lies in two of them."""
+    size = 4 * math.prod(shape)
+    room = np.empty(size + _LINE, np.uint8)
+    start = -room.ctypes.data % _LINE
+    return room[start : start + size].view(np.float32).reshape(shape)
 
 
 @cache
@@ -206,11 +219,10 @@ class Rewriting:
         if x not in self._blocked:
             return False
         before, channels = self._blocked[x]
-        last = self.nodes[-1]
-        is_alone = self.uses.get(x) == 1 and x not in self._plain
+        is_conv = self._is_conv_before(x)
         made = self._new(y, channels)
-        is_conv = (last.domain, last.op_type) == (DOMAIN, "Conv") and last.output[0] == before
-        if is_alone and is_conv:
+        if is_conv:
+            last = self.nodes[-1]
             last.attribute.append(helper.make_attribute("activation", "Relu"))
             last.output[0] = made
         else:
@@ -225,9 +237,25 @@ class Rewriting:
         (shape,) = known
         if shape is None or len(shape) != 4 or shape[1] % _ALIGNED or min(shape[2:]) < 2:
             return False  # a size of 1 may be broadcast in another item
+        for own, other in (node.input, node.input[::-1]):
+            if self._is_conv_before(own) and len(self.nodes[-1].input) < _WITH_SUM:
+                conv = self.nodes.pop()  # what it adds has to be there before
+                other = self._need_blocked(other, shape[1])
+                self.nodes.append(_adding(conv, other, self._new(node.output[0], shape[1])))
+                return True
         given = [self._need_blocked(name, shape[1]) for name in node.input]
         self.nodes.append(_with(node, given, self._new(node.output[0], shape[1])))
         return True
+
+    def _is_conv_before(self, name: str) -> bool:
+        """Whether the last node is a convolution alone that makes ``name`` for one reader."""
+        if not self.nodes or name not in self._blocked or name in self._plain:
+            return False
+        last = self.nodes[-1]
+        is_conv = (last.domain, last.op_type) == (DOMAIN, "Conv")
+        is_done = any(attribute.name == "activation" for attribute in last.attribute)
+        is_made = last.output[0] == self._blocked[name][0] and self.uses.get(name) == 1
+        return is_conv and is_made and not is_done
 
     def _pool(self, node: onnx.NodeProto) -> bool:
         x = node.input[0]
@@ -280,6 +308,12 @@ def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     copy.input[:] = [names.get(name, name) for name in node.input]
     copy.output[:] = [names.get(name, name) for name in node.output]
     return copy
+
+
+def _adding(conv: onnx.NodeProto, other: str, output: str) -> onnx.NodeProto:
+    """``conv`` with an image that it adds to its result."""
+    given = [*conv.input, *[""] * (3 - len(conv.input)), other]
+    return _with(conv, given, output, DOMAIN)
 
 
 def _with(

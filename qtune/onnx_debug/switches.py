@@ -18,7 +18,7 @@ import onnx
 
 from qtune.hbir import hz_calibration
 from qtune.hbir.hz_calibration import Calibration
-from qtune.onnx_debug.blocked import Form, Rewriting, renamed
+from qtune.onnx_debug.blocked import Form, Rewriting, aligned, renamed
 from qtune.onnx_debug.calibrated import CalibrationNode
 from qtune.onnx_debug.segments import Part, Shape, Wiring
 from qtune.onnx_debug.structures import SHARED_BYTES, Session, Structures
@@ -95,11 +95,12 @@ class Sessions:
         if not (_is_own(item) and is_fit) or scale is None or before.dtype != np.float32:
             return None
         if self._rooms.get(place, _NONE).size < before.size:
-            self._rooms[place] = np.empty(before.size, np.float32)
+            self._rooms[place] = aligned(before.shape).reshape(-1)
         made = self._rooms[place][: before.size].reshape(before.shape)
         hz_calibration.apply(_held(item), form.seen(before), scale, form.seen(made))
         if self._is_of_model(item) and self._is_kept(key, made.nbytes):
-            self._kept[key] = made.copy()
+            self._kept[key] = aligned(made.shape)
+            self._kept[key][...] = made
         return made
 
     def _in_its_form(self, form: Form) -> Array:

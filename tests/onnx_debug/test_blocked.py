@@ -122,6 +122,73 @@ def test_each_node_alone_gives_what_a_session_of_its_own_gives(layout: str, pool
         np.testing.assert_allclose(run.values(0, on)["y"], expected, rtol=0, atol=ATOL)
 
 
+_SUMS: dict[str, list[tuple[str, list[str], str]]] = {
+    "conv first": [("Conv", ["r", "w"], "c"), ("Add", ["c", "r"], "y")],
+    "conv last": [("Conv", ["r", "w"], "c"), ("Add", ["r", "c"], "y")],
+    "relu of a sum": [("Conv", ["r", "w"], "c"), ("Add", ["c", "x"], "s"), ("Relu", ["s"], "y")],
+    "sum of a relu": [("Conv", ["r", "w"], "c"), ("Relu", ["c"], "s"), ("Add", ["s", "r"], "y")],
+    "two convs": [
+        ("Conv", ["r", "w"], "c"),
+        ("Conv", ["c", "w", "b"], "d"),
+        ("Conv", ["r", "w"], "e"),
+        ("Add", ["d", "e"], "y"),
+    ],
+    "two sums": [("Conv", ["r", "w"], "c"), ("Add", ["c", "r"], "s"), ("Add", ["s", "x"], "y")],
+    "twice": [("Conv", ["r", "w"], "c"), ("Add", ["c", "c"], "y")],
+    "read again": [
+        ("Conv", ["r", "w"], "c"),
+        ("Add", ["c", "r"], "s"),
+        ("Sub", ["s", "c"], "y"),
+    ],
+    "two relus": [("Conv", ["r", "w"], "c"), ("Relu", ["c"], "s"), ("Relu", ["s"], "y")],
+    "not the last": [
+        ("Conv", ["r", "w"], "c"),
+        ("Sigmoid", ["r"], "z"),
+        ("Add", ["c", "z"], "y"),
+    ],
+}
+
+
+@pytest.mark.parametrize("steps", _SUMS.values(), ids=_SUMS)
+def test_a_convolution_adds_an_image_where_nothing_else_reads_it(
+    steps: list[tuple[str, list[str], str]], layout: str
+) -> None:
+    rng = np.random.default_rng(8)
+    weight = rng.normal(0, 0.1, (16, 16, 3, 3)).astype(np.float32)
+    make = helper.make_node
+    nodes = [grid("x", 3.0), make("Relu", ["x_q"], ["r"], "r")]
+    for index, (kind, inputs, output) in enumerate(steps):
+        pads = {"pads": [1] * 4} if kind == "Conv" else {}
+        nodes.append(make(kind, inputs, [output], f"{kind}_{index}", **pads))
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2, 16, 6, 6)) for n in "xy"]
+    constants = [numpy_helper.from_array(weight, "w")]
+    constants.append(numpy_helper.from_array(weight[:, 0, 0, 0].copy(), "b"))
+    graph = helper.make_graph(nodes, "sums", ends[:1], ends[1:], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    hz_calibration.declare(proto)
+    x = rng.normal(0, 1, (2, 16, 6, 6)).astype(np.float32)
+    expected = brute.values(proto, [], {"x": x}, ["y"])["y"]
+    np.testing.assert_allclose(runner(proto, [x]).values(0)["y"], expected, rtol=0, atol=ATOL)
+
+
+def test_a_sum_behind_a_convolution_takes_no_pass_of_its_own() -> None:
+    block = blocked.block_of_machine()
+    if not block:
+        pytest.skip("this machine has no blocked layout")
+    shapes = dict.fromkeys(["r", "c", "s", "y"], (1, 16, 6, 6))
+    made = blocked.Rewriting(
+        {"w": (16, 16, 3, 3)}, {"r": 16}, shapes, {"r": 2, "c": 1, "s": 1, "y": 1}, set(shapes)
+    )
+    for kind, inputs, output in _SUMS["conv first"][:1] + _SUMS["relu of a sum"][1:]:
+        names = ["r" if name == "x" else name for name in inputs]
+        made.add(helper.make_node(kind, names, [output]))
+    made.end(["y"])
+    kinds = [node.op_type for node in made.nodes]
+    assert kinds == ["ReorderInput", "Conv", "ReorderOutput"]
+    assert [len(node.input) for node in made.nodes] == [1, 4, 1]
+    assert helper.get_node_attr_value(made.nodes[1], "activation") == b"Relu"
+
+
 def test_the_layout_is_used_where_the_machine_has_one() -> None:
     run = runner(images(), [image()])
     run.values(0)
