@@ -176,7 +176,7 @@ def _checked(item: Any, index: int, port: Port) -> Array:
     array = item
     if isinstance(item, (str, os.PathLike)):
         where = str(item)
-        array = _read(Path(item))
+        array = read_array(Path(item))
     array = np.asarray(array)
     if array.dtype != port.dtype:
         raise ArgumentError(
@@ -193,7 +193,8 @@ def _checked(item: Any, index: int, port: Port) -> Array:
     return np.ascontiguousarray(array)
 
 
-def _read(path: Path) -> Array:
+def read_array(path: Path) -> Array:
+    """The numbers of a ``.npy`` file; ``ArgumentError`` naming the file for anything else."""
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -17,7 +17,7 @@ from qtune.errors import ArgumentError, kind_of
 from qtune.hbir.builder import META_IMPORTED
 from qtune.hbir.module import Function, HbirModule
 from qtune.onnx_debug.calibrated import Port
-from qtune.onnx_debug.data import CalibrationDataSet
+from qtune.onnx_debug.data import CalibrationDataSet, read_array
 from qtune.testing.onnx_model import OnnxModel, as_array, feed_of
 
 _FOLDER = (str, PathLike, CalibrationDataSet)
@@ -50,7 +50,7 @@ def ports_in(folder: Path) -> list[Port]:
     for place in sorted(path for path in folder.iterdir() if path.is_dir()):
         first = next(iter(sorted(place.glob("*.npy"))), None)
         if first is not None:
-            found.append(Port(place.name, None, np.load(first, mmap_mode="r").dtype))
+            found.append(Port(place.name, None, read_array(first).dtype))
     if not found:
         raise ArgumentError(f"{folder} holds no folder of .npy files, <input name>/<i>.npy")
     return found

@@ -150,6 +150,7 @@ WRONG = [
     (("nets:make", "--checkpoint", "uneven.pt"), "--checkpoint: uneven.pt does not fit the model"),
     (("nets:make", "--checkpoint", "parallel.pt"), "save model.module.state_dict()"),
     (("nets:make", "--checkpoint", "wrapped.pt"), "Its entry 'net' is a state dict: save that"),
+    (("nets:make", "--data", "damaged"), "--data: calibration data: damaged/x/0.npy is no .npy"),
     (("nets:make", "--out-dir", "nets.py"), "--out-dir: nets.py can't be a folder, "),
     (("nets:make", "--out-dir", "nets.py/a/b"), "nets.py is a file"),
     (("nets:make", "--data", "odd:ODD"), "odd has no 'ODD'; it has: number, deep, fails, "),
@@ -191,6 +192,8 @@ def test_what_does_not_fit_is_one_clear_line(
     torch.save(torch.tensor(3), "number.pt")
     torch.save({f"module.{k}": v for k, v in nets.Net().state_dict().items()}, "parallel.pt")
     torch.save({"epoch": 3, "net": nets.Net().state_dict()}, "wrapped.pt")
+    (folder / "damaged" / "x").mkdir(parents=True)
+    (folder / "damaged" / "x" / "0.npy").write_text("no array")
     (folder / "nets.npz").write_text("no archive")
     (folder / "nets.pt").write_text("no archive")
     more = () if "--data" in words else ("--data", "nets:batches")

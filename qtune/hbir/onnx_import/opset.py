@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import onnx
 from onnx import defs, helper, version_converter
@@ -12,6 +12,7 @@ from qtune.hbir.domain import IR_VERSION, OPSET
 from qtune.hbir.onnx_import.contrib import with_standard_nodes
 from qtune.hbir.onnx_import.graph_view import GraphView
 from qtune.hbir.onnx_import.inline import is_function, with_definitions
+from qtune.hbir.onnx_import.names import free_name
 from qtune.hbir.onnx_import.pairs import QUANTIZERS
 
 STANDARD = ("", "ai.onnx")
@@ -63,6 +64,7 @@ def _name_standard_domain(proto: onnx.ModelProto) -> None:
 def _converted(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
     hidden = _hide(proto)
     resized = _old_resizes(proto, version)
+    flattened = _old_hardmaxes(proto, version)
     infos = {info.name for info in proto.graph.value_info}
     try:
         result = version_converter.convert_version(proto, OPSET)
@@ -73,6 +75,7 @@ def _converted(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
         ) from None
     _show(result, hidden, infos)
     _state_positions(result, resized)
+    _flatten(result, flattened)
     _take_over(result, proto)
     return result
 
@@ -131,6 +134,35 @@ def _state_positions(proto: onnx.ModelProto, resized: Collection[str]) -> None:
         node.attribute.extend(
             helper.make_attribute(key, text) for key, text in stated.items() if key not in known
         )
+
+
+def _old_hardmaxes(proto: onnx.ModelProto, version: int) -> dict[str, int]:
+    """Outputs of Hardmax nodes of opsets before 13, with their axis; the default was 1."""
+    if version >= 13:
+        return {}
+    nodes = [node for node in proto.graph.node if node.op_type == "Hardmax"]
+    return {n.output[0]: next((a.i for a in n.attribute if a.name == "axis"), 1) for n in nodes}
+
+
+def _flatten(proto: onnx.ModelProto, axes: Mapping[str, int]) -> None:
+    """Before opset 13 all axes from ``axis`` on were one; onnx's converter leaves Hardmax alone."""
+    nodes = list(proto.graph.node)
+    taken = {name for node in nodes for name in (node.name, *node.input, *node.output)}
+    for node in nodes:
+        if not node.output or node.output[0] not in axes:
+            continue
+        x, y = node.input[0], node.output[0]
+        parts = {key: free_name(f"{y}/{key}", taken) for key in ("shape", "flat", "marked")}
+        made = [
+            helper.make_node("Shape", [x], [parts["shape"]], parts["shape"]),
+            helper.make_node("Flatten", [x], [parts["flat"]], parts["flat"], axis=axes[y]),
+            helper.make_node("Hardmax", [parts["flat"]], [parts["marked"]], parts["marked"]),
+            helper.make_node("Reshape", [parts["marked"], parts["shape"]], [y], node.name),
+        ]
+        place = next(i for i, item in enumerate(proto.graph.node) if item.output[:1] == [y])
+        del proto.graph.node[place]
+        for offset, item in enumerate(made):
+            proto.graph.node.insert(place + offset, item)
 
 
 def _take_over(result: onnx.ModelProto, source: onnx.ModelProto) -> None:

@@ -150,6 +150,8 @@ class _Decomposer:
         builder.graph.outputs.append(result)
         builder.remove_dead_nodes()
         inner = builder.finished()
+        if any(value.shape is None for item in inner for value in item.outputs):
+            raise OnnxImportError(f"{node.name}: onnx can't infer the sizes of its parts")
         last = inner.outputs[0].producer()
         before = self.parts.pop(node.name or "", None)
         known: dict[ir.Value, ir.Value] = dict(builder.entered)

@@ -125,6 +125,14 @@ def test_hardmax_marks_the_first_of_equal_elements() -> None:
     assert_like_both(model_of(make("Hardmax", ["x"], ["y"], axis=1), x), x, atol=0)
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+def test_hardmax_before_opset_13_takes_all_axes_from_the_first_as_one(axis: int | None) -> None:
+    x = normal(2, 3, 4)
+    attributes = {} if axis is None else {"axis": axis}
+    node = make("Hardmax", ["x"], ["y"], **attributes)
+    assert_like_onnxruntime(model_of(node, x, opset=11), x)
+
+
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_one_hot_of_computed_indices(axis: int) -> None:
     x = normal(3, 4)

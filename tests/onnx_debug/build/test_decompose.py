@@ -524,3 +524,20 @@ def test_a_mask_that_is_an_input_takes_no_range_from_the_scores(kind: str) -> No
     exact = exact / exact.sum(-1, keepdims=True) @ xs[0]
     cosine = (got * exact).sum() / np.linalg.norm(got) / np.linalg.norm(exact)
     assert cosine > 0.999  # int8
+
+
+def test_parts_whose_sizes_onnx_can_not_infer_leave_the_operator_whole() -> None:
+    """onnx takes the rank-1 operands of this outer product for two shapes that don't fit."""
+    nodes = [
+        helper.make_node("Einsum", ["a", "b"], ["ab"], "outer", equation="i,j->ij"),
+        helper.make_node("Relu", ["ab"], ["y"], "act"),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("a", [2]), ("b", [3]), ("y", [2, 3]))
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:2], ends[2:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    found = decomposed(optimized(proto), ["outer"])
+    assert "can't infer the sizes of its parts" in found.refused["outer"]
+    assert [node.op_type for node in found.proto.graph.node] == ["Einsum", "Relu"]
