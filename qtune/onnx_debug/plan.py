@@ -103,8 +103,17 @@ def _probed(sessions: Sessions, atoms: list[Part], feed: Mapping[str, Array]) ->
         values = {name: array for name, array in values.items() if last.get(name, -1) >= atom.first}
         given = {name: _float(sessions, values, name) for name in (*atom.inputs, *atom.weights)}
         values |= sessions.run_open(atom, given)
-        sizes |= {name: values[name].shape for name in atom.made}
+        sizes |= {name: _size(values[name], name) for name in atom.made}
     return sizes
+
+
+def _size(made: Any, name: str) -> Shape:
+    if not isinstance(made, np.ndarray):
+        raise NotImplementedError(
+            f"{name!r} is a {type(made).__name__} of tensors (a sequence or an optional); the "
+            "debugger takes tensors only: end the model before it (output_nodes)"
+        )
+    return made.shape
 
 
 def _float(sessions: Sessions, values: Mapping[str, Array], name: str) -> Array:

@@ -82,7 +82,7 @@ class Structures:
             [_constant(name, array, name in shared) for name, array in held.items()],
         )
         own = [node.name for node in nodes if node.name]  # not those that change the layout
-        where = f"the nodes {own[0]} to {own[-1]}"
+        where = f"the nodes {own[0]} to {own[-1]}" if len(own) > 1 else f"the node {own[0]}"
         made = self._session(graph, where, shared)
         return Session(made, where, tuple(given), names, forms or {}, fixed or {}, shared)
 

@@ -221,7 +221,7 @@ def test_items_of_other_sizes_run_after_the_first(layout: str) -> None:
 
 def test_channels_that_the_weights_do_not_take_are_refused(layout: str) -> None:
     """Four in the place of three, at first and after an item that is right."""
-    message = "onnxruntime can't run the nodes Conv_0 to .*"
+    message = "onnxruntime can't run the nodes? Conv_0.*"
     with pytest.raises(RunError, match=message):
         runner(images(free=True), [image(channels=4)]).values(0)
     run = runner(images(free=True), [image(), image(channels=4)])

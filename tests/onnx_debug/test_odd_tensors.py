@@ -150,3 +150,15 @@ def test_the_sqnr_of_an_item_without_an_error_hides_no_other(tmp_path: Path) -> 
     alone = get_sensitivity_of_nodes(scalar(), "sqnr", data[:1])
     assert found == alone
     assert math.isfinite(found["Relu"]["sqnr"])
+
+
+def test_a_sequence_of_tensors_is_told_by_its_name() -> None:
+    nodes = [
+        calibrated("x"),
+        helper.make_node("SequenceConstruct", ["x_q", "x_q"], ["pair"], name="pack"),
+        helper.make_node("SequenceAt", ["pair", "zero"], ["y"], name="pick"),
+    ]
+    proto = model(nodes, [1, 4], {"y": [1, 4]}, zero=np.array(0))
+    data = [np.ones((1, 4), np.float32)]
+    with pytest.raises(NotImplementedError, match="'pair' is a list of tensors .*output_nodes"):
+        get_sensitivity_of_nodes(proto, calibrated_data=data)
