@@ -91,13 +91,7 @@ class GraphBuilder:
     def constant(self, array: Array, suffix: str = "") -> ir.Value:
         """Return an initializer holding a copy of ``array``."""
         name = self._unique(f"{self._origin.op or 'graph'}.{suffix or 'const'}")
-        tensor = ir.Tensor(np.array(array, order="C", copy=True), name=name)
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(list(array.shape)),
-            const_value=tensor,
-        )
+        value = constant_value(name, np.array(array, order="C", copy=True))
         self.graph.initializers.add(value)
         return value
 
@@ -231,3 +225,10 @@ def _attribute(key: str, value: Any, kind: int) -> ir.Attr:
     if kind == kinds.TENSOR:
         return ir.AttrTensor(key, ir.Tensor(np.asarray(value)))
     return ir.convenience.convert_attribute(key, value, ir.AttributeType(kind))
+
+
+def constant_value(name: str, array: Array) -> ir.Value:
+    """A value called ``name`` that holds ``array``, to be an initializer."""
+    tensor = ir.Tensor(array, name=name)
+    shape = ir.Shape(list(array.shape))
+    return ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)

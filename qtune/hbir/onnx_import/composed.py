@@ -6,15 +6,8 @@ import onnx_ir as ir
 
 from qtune.hbir import hz_calibration
 from qtune.hbir.builder import META_REASON
+from qtune.hbir.onnx_import.form import is_composed
 from qtune.hbir.onnx_import.pairs import QUANTIZERS
-
-COMPOSED = (
-    "GroupNormalization",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "LpNormalization",
-    "MeanVarianceNormalization",
-)
 
 
 def stays_float(node: ir.Node) -> bool:
@@ -25,6 +18,6 @@ def stays_float(node: ir.Node) -> bool:
     """
     if META_REASON in node.metadata_props:
         return True
-    if node.op_type not in COMPOSED or node.domain or node.graph is None:
+    if node.domain or node.graph is None or not is_composed(node.op_type):
         return False
     return any(other.op_type in (*QUANTIZERS, hz_calibration.OP_TYPE) for other in node.graph)

@@ -160,13 +160,19 @@ Rewrite = Callable[[Builder, OnnxNode], Any]
 """``rewrite(builder, node)``: emit the node in our form; its value, or a tuple of values."""
 
 _rewrites: dict[str, Rewrite] = {}
+_composed: set[str] = set()
 
 
-def register_rewrite(op_type: str, rewrite: Rewrite) -> Rewrite:
-    """Enter how a standard ONNX operator of imported files becomes our form of it."""
+def register_rewrite(op_type: str, rewrite: Rewrite, *, is_composed: bool = False) -> Rewrite:
+    """Enter how a standard ONNX operator of imported files becomes our form of it.
+
+    ``is_composed``: several operators with a scale of their own, for which no file has a grid.
+    """
     if op_type in _rewrites:
         raise RegistryError(f"ONNX {op_type} has two rewrites; one file must own it")
     _rewrites[op_type] = rewrite
+    if is_composed:
+        _composed.add(op_type)
     return rewrite
 
 
@@ -177,6 +183,11 @@ def rewrites() -> Mapping[str, Rewrite]:
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
     return MappingProxyType(_rewrites)
+
+
+def is_composed(op_type: str) -> bool:
+    """Whether the operator becomes several, with results between them that need a scale."""
+    return op_type in rewrites() and op_type in _composed
 
 
 def emit(b: Builder, node: OnnxNode, attrs: Mapping[str, Any] | None = None) -> Any:

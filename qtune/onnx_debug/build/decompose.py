@@ -17,6 +17,7 @@ from onnx import shape_inference
 
 from qtune.dtype import qint16
 from qtune.errors import ExportError, HbirError, OnnxImportError
+from qtune.hbir.builder import constant_value
 from qtune.hbir.onnx_import import source as files
 from qtune.hbir.onnx_import.fold import fold
 from qtune.hbir.onnx_import.form import rewrites
@@ -202,13 +203,7 @@ class _Decomposer:
                 raise OnnxImportError(f"{value.name!r} is made by no part")
             array = value.const_value.numpy()
             name = self._free_tensor((value.name or "constant").replace("/", "_"))
-            tensor = ir.Tensor(array, name=name)
-            constant = ir.Value(
-                name=name,
-                type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape(list(array.shape)),
-                const_value=tensor,
-            )
+            constant = constant_value(name, array)
             self.graph.initializers.add(constant)
             known[value] = constant
         return known[value]

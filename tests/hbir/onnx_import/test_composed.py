@@ -51,3 +51,39 @@ def test_a_norm_between_grids_is_converted_and_right(
     # float on both sides up to the second grid, where a value next to a tie may take either code
     assert np.abs(np.asarray(found) - np.asarray(expected)).max() <= 0.0251
     assert np.asarray(expected).max() > 1
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        ("ReduceL2", ["x_q", "axes"], {}),
+        ("GlobalLpPool", ["x_q"], {}),
+        ("LpNormalization", ["x_q"], {"axis": 1}),
+        ("LRN", ["x_q"], {"size": 3}),
+    ],
+)
+def test_a_length_between_grids_is_converted_and_right(
+    op_type: str, inputs: list[str], attributes: dict[str, Any]
+) -> None:
+    nodes = [
+        grid("before", "x", "x_q", 0.025),
+        helper.make_node(op_type, inputs, ["n"], name="length", **attributes),
+        grid("behind", "n", "n_q", 0.025),
+        helper.make_node("Relu", ["n_q"], ["y"], name="relu"),
+    ]
+    x = X[..., None]
+    sizes = {"ReduceL2": (1, 1, 6, 1), "GlobalLpPool": (1, 4, 1, 1)}.get(op_type, x.shape)
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", x.shape), ("y", sizes))
+    ]
+    axes = [numpy_helper.from_array(np.array([1]), "axes")] if op_type == "ReduceL2" else []
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], axes)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    hz_calibration.declare(model)
+    qat = import_onnx(model)
+    (expected,) = qat[0].run({"x": x}).values()
+    (found,) = convert(qat, "nash-e")[0].run({"x": x}).values()
+    # float on both sides up to the second grid, where a value next to a tie may take either code
+    assert np.abs(np.asarray(found) - np.asarray(expected)).max() <= 0.0251
+    assert np.asarray(expected).max() > 0.5

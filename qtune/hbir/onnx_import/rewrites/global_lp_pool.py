@@ -13,4 +13,4 @@ def _rewrite(b: Builder, node: OnnxNode) -> Any:
     return norm(b, node.inputs[0], range(2, len(node.shape())), int(node.attrs.get("p", 2)))
 
 
-register_rewrite("GlobalLpPool", _rewrite)
+register_rewrite("GlobalLpPool", _rewrite, is_composed=True)

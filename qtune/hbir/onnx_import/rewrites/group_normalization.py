@@ -15,4 +15,4 @@ def _rewrite(b: Builder, node: OnnxNode) -> Any:
     return lowered(b, node, "group_norm", (0, 1, 2), attrs)
 
 
-register_rewrite("GroupNormalization", _rewrite)
+register_rewrite("GroupNormalization", _rewrite, is_composed=True)

@@ -17,4 +17,4 @@ def _rewrite(b: Builder, node: OnnxNode) -> Any:
     return lowered(b, node, "instance_norm", (0, None, None, 1, 2, None), attrs)
 
 
-register_rewrite("InstanceNormalization", _rewrite)
+register_rewrite("InstanceNormalization", _rewrite, is_composed=True)

@@ -41,4 +41,4 @@ def _axis(node: OnnxNode) -> int:
     return axis
 
 
-register_rewrite("LayerNormalization", _rewrite)
+register_rewrite("LayerNormalization", _rewrite, is_composed=True)

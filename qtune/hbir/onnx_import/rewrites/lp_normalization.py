@@ -20,4 +20,4 @@ def _rewrite(b: Builder, node: OnnxNode) -> Any:
     return b.add("Div", [node.inputs[0], above])
 
 
-register_rewrite("LpNormalization", _rewrite)
+register_rewrite("LpNormalization", _rewrite, is_composed=True)

@@ -33,4 +33,4 @@ def _rewrite(b: Builder, node: OnnxNode) -> Any:
     return b.add("Div", [x, value], {})
 
 
-register_rewrite("LRN", _rewrite)
+register_rewrite("LRN", _rewrite, is_composed=True)

@@ -21,4 +21,4 @@ def _rewrite(b: Builder, node: OnnxNode) -> Any:
     return b.add("Div", [centered, b.add("Add", [spread, b.constant(_EPSILON, "epsilon")])])
 
 
-register_rewrite("MeanVarianceNormalization", _rewrite)
+register_rewrite("MeanVarianceNormalization", _rewrite, is_composed=True)

@@ -28,4 +28,4 @@ def _of_order(order: float) -> Callable[[Builder, OnnxNode], Any]:
 
 
 for _name, _order in (("ReduceL1", 1.0), ("ReduceL2", 2.0)):
-    register_rewrite(_name, _of_order(_order))
+    register_rewrite(_name, _of_order(_order), is_composed=_order != 1.0)
