@@ -141,7 +141,8 @@ def test_a_part_outside_the_stubs_exports_as_float() -> None:
     calib(p, [x])
     qat_bc = hbdk4.export(p, x)
     assert torch.equal(qat_bc[0](x), run(p, x))
-    assert (hbdk4.convert(qat_bc)[0](x) - run(p, x)).abs().max() < 1e-3
+    difference = (hbdk4.convert(qat_bc)[0](x) - run(p, x)).abs().max()
+    assert difference < 1e-4  # float32 against exact sums; one step off moves a probability by more
 
 
 def test_float_islands_convert_between_their_stubs() -> None:

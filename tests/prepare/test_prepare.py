@@ -225,7 +225,7 @@ def test_operators_with_several_results_keep_the_grid_of_their_input() -> None:
         (c, op(p, "_input_0_quant").activation_post_process.scale),
     ):
         steps = value / scale
-        assert (steps - steps.round()).abs().max() <= 1e-3
+        assert (steps - steps.round()).abs().max() <= 1e-3  # float32 quotients of up to 127
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 8, 8), (5, 3, 8, 8), (2, 3, 13, 9)])
