@@ -37,7 +37,6 @@ class Fitted:
     """
 
     proto: onnx.ModelProto
-
     placement: Placement
     wishes: Wishes
     lowered: Mapping[str, str]
